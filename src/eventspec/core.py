@@ -149,6 +149,10 @@ class Verdict:
     tokens: Tokens
     near_ties: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, tokens: Sequence[int], path: Sequence[int] = (), near_ties: Sequence[int] = ()) -> Verdict:
+        return cls(np.array(path, np.int64), np.array(tokens, np.int64), tuple(near_ties))
+
 
 @dataclass(frozen=True)
 class Provisional:

@@ -133,7 +133,9 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, read in _READ.items():
             object.__setattr__(self, name, read(name, getattr(self, name)))
+        ids = {name: getattr(self, name) for name in ("stop_ids", "banned_ids", "logit_bias", "prompt_ids")}
         rules = (
+            *((name, min(given, default=0) >= 0, "of ids from 0 on") for name, given in ids.items()),
             ("temperature", 0 <= self.temperature < math.inf, "at least 0 and finite"),
             ("top_k", self.top_k >= 0, "at least 0 (0 switches it off)"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
@@ -142,17 +144,13 @@ class Sampling:
             ("repetition_penalty", 1e-3 <= self.repetition_penalty <= 1e3, "in [0.001, 1000] (1 switches it off)"),
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
             ("seed", self.seed >= 0, "at least 0"),
-            ("stop_ids", min(self.stop_ids, default=0) >= 0, "of ids from 0 on"),
             ("stop_strings", all(self.stop_strings), "texts that are not empty"),
-            ("banned_ids", min(self.banned_ids, default=0) >= 0, "of ids from 0 on"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2] (0 switches it off)"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2] (0 switches it off)"),
-            ("logit_bias", min(self.logit_bias, default=0) >= 0, "of ids from 0 on"),
             ("logit_bias", all(-100 <= bias <= 100 for bias in self.logit_bias.values()), "in [-100, 100] for every id"),
             ("bad_words", all(self.bad_words), "without empty sequences"),
             ("bad_words", all(token >= 0 for word in self.bad_words for token in word), "of ids from 0 on"),
             ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "at least 0 (0 switches it off)"),
-            ("prompt_ids", min(self.prompt_ids, default=0) >= 0, "of ids from 0 on"),
             ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, "from 0 to max_new_tokens"),
         )
         for name, holds, wanted in rules:

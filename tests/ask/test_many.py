@@ -62,7 +62,7 @@ def test_three_hundred_answers_say_the_same_eight_at_a_time(pair: Pair) -> None:
 def test_one_at_a_time_is_what_generate_gives(pair: Pair) -> None:
     asked = asks(6, seed=2)
     many = es.generate_many(pair, asked, most=1)
-    wanted = [es.generate(pair, ask.recording, ask.question, ask.method, sampling=ask.sampling) for ask in asked]
+    wanted = [es.generate(pair, ask.recording, ask.question, ask.method, **ask.settings) for ask in asked]
     assert [result.token_ids for result in many.results] == [result.token_ids for result in wanted]
     assert many.forwards >= sum(len(result.trace.rounds) for result in wanted)
 

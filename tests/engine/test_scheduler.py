@@ -345,7 +345,7 @@ def test_the_target_has_fewer_cores_while_any_drafter_works_beside_it(tiny: Any,
     assert executor.shared == [False, True, True]
     while scheduler.running:
         scheduler.step()
-        assert executor.shared[-1] == any(one.overlaps for one in scheduler.running) or not scheduler.running
+        assert executor.shared[-1] == any(one.drafting.overlaps for one in scheduler.running) or not scheduler.running
     scheduler.add(making(world.target, request, Drafts(), executor))
     scheduler.end()
     assert scheduler.running == []

@@ -68,7 +68,8 @@ def test_what_the_file_asks_for_is_what_transformers_answers(pair: Pair, theirs:
     )
     for settings in asked:
         assert answered(pair, settings) == theirs(**settings), settings
-    assert answered(pair, {"min_new_tokens": 12}) != plain != answered(pair, {"repetition_penalty": 1.5})
+    longer = answered(pair, {"min_new_tokens": 12})
+    assert plain != longer != answered(pair, {"min_new_tokens": 12, "repetition_penalty": 1.5})
 
 
 def test_what_a_question_says_counts_more(pair: Pair, theirs: Callable[..., list[int]]) -> None:

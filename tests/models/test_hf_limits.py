@@ -188,7 +188,7 @@ def test_what_cannot_be_asked_is_one_line(
 ) -> None:
     folder = checkpoint("llava")
     assert "nf4 needs a CUDA device" in refused(capsys, *ASK, "--target", folder, "--dtype", "nf4")
-    assert "frames is 0" in refused(capsys, *ASK, "--target", folder, "--frames", 0)
+    assert "'--frames': Input should be greater than or equal to 1" in refused(capsys, *ASK, "--target", folder, "--frames", 0)
     said = refused(capsys, *ASK, "--target", folder, "--max-new-tokens", 500)
     assert "exceed the context of 512" in said
     drafting = (*ASK[:-1], "cross-modal", "--target", folder, "--drafter", folder)

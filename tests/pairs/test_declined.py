@@ -1,4 +1,4 @@
-"""A method that is named drafts until measured costs say that it does not pay, and then says so; `draft="always"` forces it."""
+"""A method that is named drafts until measured costs say that it does not pay, and says so then; `drafting` forces it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unsure(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def answer(pair: Pair, method: str, draft: str = "auto") -> Result:
-    return generate(pair, RECORDING, "is the car on the way", method, draft=draft, max_new_tokens=12)
+    return generate(pair.drafting(draft), RECORDING, "is the car on the way", method, max_new_tokens=12)
 
 
 def declines(found: Result) -> bool:
@@ -72,10 +72,9 @@ def test_drafters_of_a_pair_say_it_too(method: str) -> None:
     found, forced = answer(dear, method), answer(dear, method, "always")
     assert found.trace.drafted == 0 and declines(found)
     assert forced.trace.drafted > 0 and not declines(forced)
-    many = generate_many(
-        dear, [Ask(RECORDING, "Is it?", method, draft=draft, max_new_tokens=4) for draft in ("auto", "always")]
-    )
-    assert [declines(one) for one in many.results] == [True, False]
+    asks = [Ask(RECORDING, question, method, max_new_tokens=4) for question in ("Is it?", "Is it far?")]
+    for draft, declined in (("auto", True), ("always", False)):
+        assert [declines(one) for one in generate_many(dear.drafting(draft), asks).results] == [declined] * 2
     assert not declines(answer(pair, method))
 
 

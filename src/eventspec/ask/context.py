@@ -49,18 +49,16 @@ class RecordingContext:
         method: str = DEFAULT_METHOD,
         sampling: Sampling | None = None,
         may_be_empty: Collection[str] = (),
-        draft: str = "auto",
         **settings: Any,
     ) -> Generation:
         """A question, ready to run; as `ask.generation`."""
-        pair = self.pair.drafting(draft)
-        found = pair.method(method)
+        found = self.pair.method(method)
         check_question(question)
         check_media(self.name, self.media, method, found, may_be_empty, coming=("frames",) if self._later else ())
         request = Request(self.media, question, self.pair.tokens.sampling(self.pair.tokens.settings(sampling, settings)))
         before = any(target is found.target for target, _ in self._contexts)
         ways = partial(self._encoded, found.target), partial(self._encoded_again, found.target)
-        return Generation(pair, request, method, ways, before, self.notes)
+        return Generation(self.pair, request, method, ways, before, self.notes)
 
     def ask(self, question: str, method: str = DEFAULT_METHOD, sampling: Sampling | None = None, **settings: Any) -> Result:
         """Answer a question; as `generate`."""

@@ -34,9 +34,6 @@ class Methods(Protocol):
     def method(self, name: str) -> Method:
         """What a name means; BadInput when there is no such method."""
 
-    def drafting(self, draft: str) -> Methods:
-        """The same with drafts that are worth their cost (auto) or not (always)."""
-
     def notes_on(self, recording: Recording) -> tuple[str, ...]:
         """What is to be said of every answer about a whole recording."""
 
@@ -233,14 +230,13 @@ def generation(
     window: Window | None = None,
     sampling: Sampling | None = None,
     may_be_empty: Collection[str] = (),
-    draft: str = "auto",
     **settings: Any,
 ) -> Generation:
     """One question about a window of a recording, or of the one at a path, ready to run; BadInput when it lacks what the method
-    needs. `draft`: see `Pair.drafting`."""
+    needs."""
     if not hasattr(pair, "method"):
         raise BadInput(f"the pair is a {type(pair).__name__}: give what load_pair returns")
-    pair, wanted = pair.drafting(draft), pair.tokens.settings(sampling, settings)
+    wanted = pair.tokens.settings(sampling, settings)
     found = pair.method(method)
     check_question(question)
     recording = opened(recording)
@@ -258,12 +254,11 @@ def generate(
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
-    draft: str = "auto",
     **settings: Any,
 ) -> Result:
     """Answer one question about a recording, or about the one at a path. `settings` are fields of Sampling
-    (max_new_tokens=256, temperature=0, ...); `draft` = always: whatever drafts cost (`Pair.drafting`)."""
-    return generation(pair, recording, question, method, window, sampling, draft=draft, **settings).result()
+    (max_new_tokens=256, temperature=0, ...)."""
+    return generation(pair, recording, question, method, window, sampling, **settings).result()
 
 
 def stream(
@@ -273,11 +268,10 @@ def stream(
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
-    draft: str = "auto",
     **settings: Any,
 ) -> Iterator[Update]:
     """Answer one question as Provisional, Committed and Retracted updates."""
-    return generation(pair, recording, question, method, window, sampling, draft=draft, **settings).updates()
+    return generation(pair, recording, question, method, window, sampling, **settings).updates()
 
 
 def stream_text(
@@ -287,8 +281,7 @@ def stream_text(
     method: str = DEFAULT_METHOD,
     window: Window | None = None,
     sampling: Sampling | None = None,
-    draft: str = "auto",
     **settings: Any,
 ) -> Iterator[Piece]:
     """Answer one question as text: final pieces, each with the provisional text after it."""
-    return generation(pair, recording, question, method, window, sampling, draft=draft, **settings).pieces()
+    return generation(pair, recording, question, method, window, sampling, **settings).pieces()

@@ -27,11 +27,9 @@ class Ask:
         method: str = DEFAULT_METHOD,
         window: Window | None = None,
         sampling: Sampling | None = None,
-        draft: str = "auto",
         **settings: Any,
     ) -> None:
         self.recording, self.question, self.method, self.window = recording, question, method, window
-        self.draft = draft
         (sampling or Sampling()).but(**settings)  # refused here, if they are wrong
         self.sampling, self.settings = sampling, settings
 
@@ -76,8 +74,7 @@ def _generation(pair: Methods, number: int, ask: Ask, opened: Callable[[str], Re
         raise BadInput(f"asks[{number}] is a {type(ask).__name__}: give an eventspec.Ask(recording, question)")
     try:
         recording = opened(str(ask.recording)) if isinstance(ask.recording, str | Path) else ask.recording
-        settings = {"draft": ask.draft, **ask.settings}
-        return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling, **settings)
+        return generation(pair, recording, ask.question, ask.method, ask.window, ask.sampling, **ask.settings)
     except BadInput as error:
         raise BadInput(f"asks[{number}]: {error}") from None
 

@@ -197,7 +197,7 @@ def _part(folder: Path, data: dict[str, Any]) -> dict[str, Any] | None:
         about = {**family_of(made.head).about(made.head), "target": target, "hidden_size": width}
     else:
         return None
-    return {**about, "parameters": checkpoint.parameters, "dtypes": checkpoint.dtype_names}
+    return {**about, **checkpoint.numbers}
 
 
 def _is_head(folder: Path, data: dict[str, Any]) -> bool:

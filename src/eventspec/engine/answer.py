@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
@@ -56,7 +55,9 @@ class Answer:
     def verify(self, logits: Tensor, proposal: Proposal) -> Verdict:
         """What the rule makes of a proposal by the target's logits float [N+1, V]."""
         self.plain &= not len(proposal)
-        numerics, asked = self._unsettled if self.plain else self.numerics, (self.sampling, self.tokens, self._rng, self.state)
+        numerics, asked = self.numerics, (self.sampling, self.tokens, self._rng, self.state)
+        if self.plain:
+            numerics = Numerics(numerics.rounding)  # plain decoding's own logits need no settling
         try:
             return verify(logits, proposal, *asked, numerics)
         except NonFiniteLogits:
@@ -64,11 +65,6 @@ class Answer:
             if self.plain or self.numerics.plain is None or (own := self.numerics.plain(self.tokens)) is None:
                 raise
             return verify(own[None], Proposal.empty(), *asked)
-
-    @cached_property
-    def _unsettled(self) -> Numerics:
-        """What plain decoding decides by: its own logits need no settling."""
-        return Numerics(self.numerics.rounding)
 
     def extend(self, verdict: Verdict) -> list[int]:
         """Take over what was decided; the tokens that count, up to where the answer ends."""

@@ -68,30 +68,20 @@ class Decoding:
         sampling = copy(asked.request.sampling)  # drafters have the request
         self.answer = Answer(sampling, Numerics(self._limits.rounding), asked.stop)
         self.display = Display(asked.emit, sampling, self._limits.vocabulary, trace, executor.lock())
-        how = (asked.policy, executor, self._limits, self.display, trace)
+        how = (asked.policy, executor, self._limits, self.display)
         self.drafting = Drafting(asked.drafts, asked.request, *how)
         self.error: BaseException | None = None
         self._session: TargetSession | None = None
         self._plainly: PlainDecoding | None = None
         self._round: tuple[Proposal, Round] | None = None  # in the target's forward
-        self.over, self._encoded_plainly, self._parts = False, False, 0
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a drafter works beside the target."""
-        return self.drafting.overlaps
+        self.over, self._encoded_plainly = False, False
+        self.forwards = 0  # of the target beside those of rounds: over the prompt's first rows, in the end to settle near ties
 
     @property
     def session(self) -> TargetSession:
         """The target's, from `read` on."""
         assert self._session is not None, "the prompt was not read yet"
         return self._session
-
-    @property
-    def forwards(self) -> int:
-        """Forwards of the target beside those of rounds, once it has ended: over the prompt's first rows, and to settle near
-        ties."""
-        return self._parts
 
     def due(self) -> Due:
         """What it waits for just now; drafters go on as far as that takes no waiting."""
@@ -124,7 +114,7 @@ class Decoding:
         prompt_ids = getattr(context, "prompt_ids", None)  # a context that inherits nothing has no such ids
         if prompt_ids is not None and not plain_greedy(sampling) and (ids := prompt_ids(asked.request.question)):
             self.answer.sampling = self.display.sampling = replace(sampling, prompt_ids=tuple(ids))
-        self._session, self._parts = session, sum(s.stage == "prefill" and s.lane == "target" for s in self.trace.spans)
+        self._session, self.forwards = session, sum(s.stage == "prefill" and s.lane == "target" for s in self.trace.spans)
         self.drafting.attach(session)
         self._plainly = PlainDecoding(self._begun_plainly)
         self.answer.numerics = Numerics(self._limits.rounding, self._settle if asked.policy.settle else None, self._settle)
@@ -169,7 +159,7 @@ class Decoding:
         self.display.end()
         self.trace.near_ties = self.answer.near_ties
         if self._plainly is not None:
-            self._parts += self._plainly.forwards
+            self.forwards += self._plainly.forwards
             if why := self._plainly.failure:
                 self.trace.note(f"near ties could not be settled ({why}): another numerical path may decide them otherwise")
         # Who holds this object holds no cache: the next question may have it.

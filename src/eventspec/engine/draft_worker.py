@@ -35,6 +35,7 @@ class DraftWorker:
         self.declined: bool | None = None  # whether it would have drafted at no cost; asked once
         self.taps: tuple[int, ...] = ()
         self.session: DraftSession | None = None
+        self.broken = ""  # why the session drafts no more: it failed as it wrote on
         self.target: TargetPrompt | None = None  # from `attach` on
         self.awaited = True  # else other drafts will do in later rounds: what is not there at once is left
         self.enough = False  # the target waits, or the request is over: what drafts ahead ends with the step it is in
@@ -190,6 +191,8 @@ class DraftWorker:
 
     def _draft(self, budget: Budget) -> Proposal:
         """What runs on the drafter's lane: open, catch up with what was committed, propose."""
+        if self.broken:
+            raise DrafterFailed(self.broken)
         if self.session is None:
             self.session = self.drafter.open(self.request, self.target if self.needs_target else None, self.own)
         while self._pending_verdicts:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from eventspec.core import Budget, Drafter, Limits, Proposal, Request, Scores, TargetSession, Trace, Verdict, never
+from eventspec.core import Budget, Drafter, Limits, Proposal, Request, Scores, TargetSession, Verdict, never
 from eventspec.engine.answer import Answer
 from eventspec.engine.display import Display
 from eventspec.engine.draft_worker import DraftWorker
@@ -29,16 +29,9 @@ class Drafting:
     """Each drafter has its own worker; `policy` says how much they may draft. Nothing here waits: see `waits`."""
 
     def __init__(
-        self,
-        drafts: Drafts,
-        request: Request,
-        policy: DraftPolicy,
-        executor: Executor,
-        limits: Limits,
-        display: Display,
-        trace: Trace,
+        self, drafts: Drafts, request: Request, policy: DraftPolicy, executor: Executor, limits: Limits, display: Display
     ) -> None:
-        made: dict[int, DraftWorker] = {}
+        made, trace = dict[int, DraftWorker](), display.trace
         if policy.concurrent and not executor.has_room:  # looked up once: who overlaps stays so for the whole request
             policy = replace(policy, concurrent=False)
 

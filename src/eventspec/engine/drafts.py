@@ -13,8 +13,6 @@ from eventspec.tree import subtree
 
 Merge = Callable[[Sequence[Proposal], Budget], Proposal]
 """One tree of several drafts, or of one, within the budget. They are checked copies, and none is empty."""
-
-
 Select = Callable[[Sequence[Drafter], DraftPolicy], Sequence[Drafter]]
 """Those of several drafters whose drafts are worth what they cost, by the costs of a policy."""
 

@@ -62,7 +62,7 @@ class PlainDecoding:
             self._session, self._read = self._begin(), []
             self._logits = self._step(self._session)
         for token in answer[len(self._read) :]:
-            self._session.commit(_said(token))
+            self._session.commit(Verdict.of([token]))
             self._logits = self._step(self._session)
             self._read.append(token)
         return self._logits
@@ -84,9 +84,5 @@ def measured_rounding(begin: Callable[[], TargetSession], vocabulary: int, token
         row = alone.score(Proposal.empty()).logits[0]
         differs = float((together[place] - row).abs().max())
         apart = max(apart, differs if math.isfinite(differs) else 0.0)  # what is no number ends the answers that meet it
-        alone.commit(_said(int(token)))
+        alone.commit(Verdict.of([int(token)]))
     return MARGIN * apart
-
-
-def _said(token: int) -> Verdict:
-    return Verdict(np.empty(0, np.int64), np.array([token], np.int64))

@@ -51,7 +51,7 @@ class Scheduler:
 
     def _share(self) -> str:
         """Give the target the cores that the running answers' drafters leave it; the placement that this is."""
-        return self._executor.share(any(one.overlaps for one in self.running))
+        return self._executor.share(any(one.drafting.overlaps for one in self.running))
 
     def _ready(self) -> list[Decoding]:
         """The answers that are due a forward, once prompts are read and no answer waits for a draft any more."""

@@ -70,13 +70,13 @@ def verify(
             if not path:
                 raise
             # The answer may end before this place, and then it does not matter: raised only when it stands here.
-            return _verdict(path[:-1], tokens[len(answer) :], close)
+            return Verdict.of(tokens[len(answer) :], path[:-1], close)
         if near:
             close.append(len(tokens) - len(answer))
         tokens.append(token)
         ended |= token in sampling.stop_ids or len(tokens) >= sampling.max_new_tokens
         if accepted is None:
-            return _verdict(path, tokens[len(answer) :], close)
+            return Verdict.of(tokens[len(answer) :], path, close)
         path.append(accepted)
         node, state = accepted, advanced(state, token, sampling)
 
@@ -100,7 +100,7 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
     if host is not None and len(host) == 1:  # plain decoding, where every operation finds its code gone from the caches
         token = int(host[0].argmax())  # NaN is the largest number
         clear = math.isfinite(best := host[0][token]) and np.count_nonzero(host[0] >= best - rounding) == 1
-        return _verdict([], [token], []) if clear else None
+        return Verdict.of([token]) if clear else None
     rows = allowed(logits, sampling) if host is None else logits
     best = (rows if host is None else host).argmax(-1).tolist()
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
@@ -116,11 +116,7 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
     highest = walked.max(-1, keepdims=True)  # minus infinity where all is banned
     if not np.isfinite(highest).all() or np.count_nonzero(walked >= highest - rounding) > len(places):
         return None
-    return _verdict(path, [tokens[i] for i in path] + [wanted], [])
-
-
-def _verdict(path: list[int], tokens: list[int], near: list[int]) -> Verdict:
-    return Verdict(np.array(path, np.int64), np.array(tokens, np.int64), tuple(near))
+    return Verdict.of([*(tokens[i] for i in path), wanted], path)
 
 
 def _children(proposal: Proposal) -> dict[int, list[int]]:

@@ -6,10 +6,10 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from eventspec.core import Budget, DraftSession, Proposal, Scores, Verdict
+from eventspec.core import Proposal
 from eventspec.engine.draft_worker import DraftWorker
 from eventspec.engine.executor import Pending
-from eventspec.engine.guard import DrafterFailed, described
+from eventspec.engine.guard import described
 from eventspec.engine.policy import DraftPolicy
 
 SHARE = 0.5
@@ -42,20 +42,5 @@ class Writing:
             worker.trace.take(worker.own)
         except BaseException as error:
             why = described(error)
-            worker.session = Broken(why)
+            worker.broken = why
             worker.trace.note(f"drafter {worker.name}, writing on, {why}")
-
-
-class Broken(DraftSession):
-    """A session that failed while it wrote."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-    def observe(self, verdict: Verdict, scores: Scores) -> None:
-        """As `propose`."""
-        raise DrafterFailed(self.why)
-
-    def propose(self, budget: Budget) -> Proposal:
-        """Say what happened."""
-        raise DrafterFailed(self.why)

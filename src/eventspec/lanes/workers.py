@@ -36,6 +36,8 @@ class Workers:
     `auto`, on the cores of a CPU: each question has the one or the other, see `share`.
     """
 
+    here, lock = staticmethod(done_here), staticmethod(threading.Lock)
+
     def __init__(self, asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
         self.placement = choose_placement(asked, target_device, drafter_device)
         self._devices: dict[Lane, str] = {"target": target_device, "drafter": drafter_device}
@@ -124,19 +126,11 @@ class Workers:
         pending.add_done_callback(lambda done: news.set())
         return pending
 
-    def here(self, work: Callable[[], T]) -> Future[T]:
-        """As `worker.done_here`."""
-        return done_here(work)
-
     def wait(self, seconds: float) -> bool:
         """Wait until a lane is done with some work, `seconds` at most; whether one was, since this was asked before."""
         ended = self._news.wait(seconds)
         self._news.clear()
         return ended
-
-    def lock(self) -> threading.Lock:
-        """A new lock."""
-        return threading.Lock()
 
     def stream(self, work: Callable[[Callable[[Update], None]], object]) -> Iterator[Update]:
         """Run `work` on the target's lane and yield its updates as they happen; an error in it is raised here."""

@@ -120,14 +120,10 @@ class Checkpoint:
         return found.to(torch.int64)
 
     @property
-    def parameters(self) -> int:
-        """Numbers in all tensors."""
-        return sum(math.prod(stored.shape) for stored in self.at.values())
-
-    @property
-    def dtype_names(self) -> list[str]:
-        """The dtypes that occur."""
-        return sorted({str(stored.dtype).removeprefix("torch.") for stored in self.at.values()})
+    def numbers(self) -> dict[str, Any]:
+        """How many there are in all tensors, `parameters`, and which `dtypes` occur."""
+        dtypes = sorted({str(stored.dtype).removeprefix("torch.") for stored in self.at.values()})
+        return {"parameters": sum(math.prod(stored.shape) for stored in self.at.values()), "dtypes": dtypes}
 
     def check(self, module: nn.Module, sources: Sources, tolerated: Callable[[str], bool], assumed: Iterable[str] = ()) -> None:
         """BadCheckpoint unless these are the module's tensors, all of them and, but for the `tolerated`, no others.

@@ -38,11 +38,6 @@ def describe(folder: Path) -> dict[str, Any]:
     return _architecture(folder)[1](folder)
 
 
-def is_checkpoint(folder: Path) -> bool:
-    """Whether the folder looks like a checkpoint at all."""
-    return (folder / "config.json").is_file()
-
-
 def _architecture(folder: Path) -> _Architecture:
     found = _model_type(folder)
     if isinstance(found, str) and found in _KNOWN:
@@ -165,8 +160,7 @@ def _description(
             "files": [path.name for path in checkpoint.paths],
             "bytes": sum(path.stat().st_size for path in checkpoint.paths),
             "tensors": len(checkpoint.at),
-            "parameters": checkpoint.parameters,
-            "dtypes": checkpoint.dtype_names,
+            **checkpoint.numbers,
         },
         "sees": inputs,
         "vocabulary": vocabulary.size,

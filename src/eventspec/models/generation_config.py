@@ -40,8 +40,10 @@ def with_settings(tokens: TokenSpace, data: Mapping[str, Any], folder: Path) -> 
     """The same tokens with the settings that `data` has as `usual`, and notes on those that are not used. BadCheckpoint for a
     value that cannot be."""
     given = {ours: data[theirs] for theirs, ours in _USED.items() if data.get(theirs) is not None}
+    least = given.get("min_new_tokens")  # the usual longest answer is longer where that asks for it
+    longest = max(Sampling().max_new_tokens, least if type(least) is int else 0)
     try:
-        usual = Sampling(**{"min_new_tokens": 0, **given, "max_new_tokens": given.get("max_new_tokens", _most(given))})
+        usual = Sampling(**{"max_new_tokens": longest, **given})
     except BadSetting as error:
         theirs = next((theirs for theirs, ours in _USED.items() if ours == error.name), error.name)
         raise BadCheckpoint(f"{folder / NAME}: {theirs} {error.wrong}: mend it, or give --ignore-generation-config") from None
@@ -56,9 +58,3 @@ def with_settings(tokens: TokenSpace, data: Mapping[str, Any], folder: Path) -> 
     if data.get("do_sample"):
         notes.append(f"{NAME}: do_sample is not used, answers are greedy unless a temperature is given")
     return replace(tokens, usual=usual, banned_ids=(*tokens.banned_ids, *nameless)), tuple(notes)
-
-
-def _most(given: Mapping[str, Any]) -> int:
-    """The usual longest answer, longer where a least length asks for it."""
-    least = given.get("min_new_tokens")
-    return max(Sampling().max_new_tokens, least if type(least) is int else 0)

@@ -283,8 +283,6 @@ def _ends(folder: Path, model: Any, processor: Any) -> tuple[int, ...]:
 def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, Any], tuple[str, ...]]:
     """The target with the limits that a small random picture shows, what it sees, and what the trace says of it."""
     name, model = type(opened.model).__name__, opened.model
-    if how.frames is not None and how.frames < 1:
-        raise BadInput(f"frames is {how.frames}: choose at least 1")
     rows = len(model.get_input_embeddings().weight)
     text_config = model.config.get_text_config(decoder=True)
     context = 0 if how.allow_extrapolation else getattr(text_config, "max_position_embeddings", None) or 0
@@ -336,7 +334,7 @@ def decodes(language: HfLanguage, prompt: HfPrompt, own: Tensor) -> bool:
     if not _close(session.score(Proposal.empty()).logits[0], own):
         return False
     session.score(Proposal.chain(tokens[:3]))
-    session.commit(_verdict([], tokens[3:4]))
+    session.commit(Verdict.of(tokens[3:4]))
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, tokens[3:4]))
 
 
@@ -353,7 +351,7 @@ def reads_trees(language: HfLanguage, prompt: HfPrompt) -> bool:
         if not _close(scores.logits[node + 1], _alone(language, prompt, path)):
             return False
     said = [*(tokens[node] for node in _ACCEPTED), tokens[0]]
-    session.commit(_verdict(_ACCEPTED, said))
+    session.commit(Verdict.of(said, _ACCEPTED))
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, said))
 
 
@@ -367,10 +365,6 @@ def _read_but_last(language: HfLanguage, prompt: HfPrompt) -> HfSession:
 def _tokens(language: HfLanguage) -> list[int]:
     found: list[int] = np.random.default_rng(0).choice(language.vocabulary, len(_PARENTS), replace=False).tolist()
     return found
-
-
-def _verdict(path: Sequence[int], tokens: Sequence[int]) -> Verdict:
-    return Verdict(np.array(path, np.int64), np.array(tokens, np.int64))
 
 
 def _alone(language: HfLanguage, prompt: HfPrompt, tokens: Sequence[int]) -> Tensor:

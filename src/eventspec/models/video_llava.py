@@ -238,9 +238,7 @@ def most_frames(config: VideoLlavaConfig) -> int:
 
 
 def check_frames(frames: int, config: VideoLlavaConfig, allow_extrapolation: bool) -> None:
-    """BadInput for a number of frames that is none, or that the context does not hold."""
-    if frames < 1:
-        raise BadInput(f"frames is {frames}: choose at least 1")
+    """BadInput for more frames than the context holds."""
     rows, context = frames * config.vision.tokens, config.language.max_position_embeddings
     if rows >= context and not allow_extrapolation:
         raise BadInput(

@@ -80,7 +80,7 @@ def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
     vocabulary = Vocabulary.load(file.place("tokenizer"))
     target = load_video_llava(file.place("target"))
     drafter = load_eventgpt(file.place("drafter"))
-    prior = _prior(file.place("prior"))
+    prior = TextPrior.load(file.place("prior"))
     for name, rows in (("target", target.config.language.vocab_size), ("drafter", drafter.config.language.vocab_size)):
         if rows < vocabulary.size:
             raise BadCheckpoint(
@@ -105,15 +105,6 @@ def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())
     trained_on = file.trained_on or (SOURCE if shipped else "")  # the weights that ship are older than the entry
     return Pair(file.name, parts, methods, workers, file.folder, file.place("target"), trained_on)
-
-
-def _prior(path: Path) -> TextPrior:
-    if not path.is_file():
-        raise BadCheckpoint(f"{path} is missing: the pair is incomplete")
-    try:
-        return TextPrior.load(path)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadCheckpoint(f"{path} is not a text prior ({error})") from None
 
 
 def load_folders(
