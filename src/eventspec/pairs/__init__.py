@@ -7,12 +7,13 @@ from eventspec.pairs.pair_file import PairFile, bundled
 
 if TYPE_CHECKING:
     from eventspec.costs import warm_up
-    from eventspec.pairs.loading import load_folders, load_pair
+    from eventspec.pairs.folders import load_folders
+    from eventspec.pairs.loading import load_pair
     from eventspec.pairs.pair import Pair
 else:
     from eventspec.lazy import lazily
 
-    _LOADING = dict.fromkeys(("load_folders", "load_pair"), "eventspec.pairs.loading")
+    _LOADING = {"load_folders": "eventspec.pairs.folders", "load_pair": "eventspec.pairs.loading"}
     __getattr__ = lazily(__name__, {**_LOADING, "Pair": "eventspec.pairs.pair", "warm_up": "eventspec.costs"})
 
 __all__ = [
