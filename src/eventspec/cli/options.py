@@ -232,7 +232,7 @@ class Models:
                     "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
                 )
                 raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
-            file = PairFile.read(folder_of(self.pair or "embedded"))
+            file = PairFile.read(folder_of(self.name))
             folder, tables = file.folder, {name: file.places(name) for name in ("heads", "drafters", "adapters")}
         else:
             self._check_of_target(methods, chosen.given)
@@ -264,7 +264,9 @@ class Models:
     @property
     def name(self) -> str:
         """What was named as the one that answers."""
-        return str(self.target or self.pair or "embedded")
+        if self.target is not None:
+            return str(self.target)
+        return "embedded" if self.pair is None else self.pair
 
     @property
     def _how(self) -> dict[str, Any]:
@@ -303,7 +305,7 @@ class Models:
             more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
             loaded = load_folders(self.target, drafter, method=method, **more)
         else:
-            loaded = load_pair(self.pair or "embedded", self.device_plan, fit)
+            loaded = load_pair(self.name, self.device_plan, fit)
             loaded = loaded if which is None else loaded.with_event_drafter(which, mapping)
         loaded = loaded if chosen.head is None else loaded.with_head(chosen.head)
         loaded = loaded if chosen.compress is None else loaded.with_compression(chosen.compress)
