@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # Tests run side by side: threads that wait for each other by spinning would take the cores from those they wait for. Read once,
 # when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# A shell starts what it runs in the background with interrupts ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPELLED = (
     "▁ t h e ▁t he ▁the a n an ▁an ▁a i s is ▁is c r ▁c ar ▁car o w",

@@ -165,7 +165,9 @@ def test_a_damaged_recording_toml_is_read_or_refused(tmp_path: Path, rounds: int
     )
 
 
-@pytest.mark.parametrize("read", [TextPrior.load, Mixture.load, Calibrated.load, records, known, read_questions], ids=str)
+@pytest.mark.parametrize(
+    "read", [TextPrior.load, Mixture.load, Calibrated.load, records, known, read_questions], ids=lambda read: read.__qualname__
+)
 def test_a_text_that_is_nested_too_deeply_is_refused(tmp_path: Path, read: Reader) -> None:
     path = tmp_path / "deep.jsonl"
     path.write_text("[" * 100_000 + "]" * 100_000)
