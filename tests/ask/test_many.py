@@ -43,7 +43,7 @@ def together(pair: Pair, asked: list[es.Ask], most: int) -> tuple[es.Batch, list
 
 
 def test_eight_at_a_time_say_what_one_after_the_other_says(pair: Pair) -> None:
-    asked = asks(12, seed=1)
+    asked = asks(24, seed=1)
     many, alone = together(pair, asked, most=8)
     assert [result.token_ids for result in many.results] == [one.results[0].token_ids for one in alone]
     assert [result.text for result in many.results] == [one.results[0].text for one in alone]

@@ -109,12 +109,12 @@ def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[s
     methods = ("autoregressive", "cross-modal", "ngram", "prior")
     chosen = [word for method in methods for word in ("--method", method)]
     rows = tmp_path / "rows.jsonl"
-    words = ("bench", "compare", "--questions", tmp_path / "made/qa.jsonl", "--limit", 2, "--out", rows, "--json")
+    words = ("bench", "compare", "--questions", tmp_path / "made/qa.jsonl", "--limit", 4, "--out", rows, "--json")
     found = told(capsys, *words, "--device-plan", "two", *chosen)
-    assert found["n"] == 2
+    assert found["n"] == 4
     assert set(found["methods"]) == {*methods, "autoregressive, all cores"}
-    assert all(found["methods"][method]["identical"] == 2 for method in methods)
-    assert len(rows.read_text().splitlines()) == 10
+    assert all(found["methods"][method]["identical"] == 4 for method in methods)
+    assert len(rows.read_text().splitlines()) == 20
 
 
 def for_people(lines: list[str], page: Path) -> None:

@@ -194,7 +194,7 @@ def test_sampled_answers_have_the_targets_distribution(kind: str) -> None:
     prompt, temperature = "5 1 9 2 14 7", 0.3
     model = target()
     by, drawn, accepted = drafter(model, HEADS[kind](), TreeConfig(8, 3)), Counter[tuple[int, ...]](), 0
-    for seed in range(1250):
+    for seed in range(2500):
         request = Request(Media(), prompt, Sampling(temperature, max_new_tokens=3, seed=seed))
         answer, trace = answered(model, by, request, floor=1e-9)
         drawn[tuple(answer)] += 1
