@@ -19,7 +19,7 @@ QUESTIONS = ("What is ahead?", "How many road users are visible?")
 def test_chat_answers_line_by_line_what_generate_answers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join((*QUESTIONS, "", "never asked"))))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{QUESTIONS[0]}\n\n   \n{QUESTIONS[1]}\n\n"))  # blank lines end nothing
     assert run(["chat", str(REAL), "--method", "prior", "--max-new-tokens", "16"]) == 0
     told = capsys.readouterr()
     single = []
@@ -86,18 +86,18 @@ def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.Capt
         (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "nan"), "both must be above 0, and finite"),
         (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "inf"), "both must be above 0, and finite"),
         (("live", "--recording", "REAL", "--prompt", " "), "the prompt is empty"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--windows", "round"), "choose sliding, growing, triggered"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--share", "2"), "share is 2.0"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--hop-us", "0"), "hop_us is 0"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--windows", "round"), "is not one of 'sliding', 'growing', 'triggered'"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--share", "2"), "--share 2 --reuse-below 0: give a share above 0"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--hop-us", "0"), "'--hop-us': Input should be greater than or equal to 1"),
         (("live", "--recording", "REAL", "--prompt", "?", "--method", "nobody"), "unknown method 'nobody'"),
         (("live", "--recording", "nowhere", "--prompt", "?"), "nowhere"),
         (("chat", "nowhere"), "nowhere"),
         (("chat", "REAL", "--method", "nobody"), "unknown method 'nobody'"),
         (("chat", "REAL", "--temperature", "-1"), "temperature"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--reuse-below", "-1"), "reuse_below is -1.0"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--reuse-below", "-1"), "--share 0.5 --reuse-below -1: give a share"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--window", "5"), "give START:END"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--window", "0.2s:nans"), "give START:END"),
-        (("generate", "--recording", "nowhere", "--prompt", "?", "--pair", "nope"), "no pair 'nope'"),
+        (("generate", "--recording", "REAL", "--prompt", "?", "--pair", "nope"), "no pair 'nope'"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--risk", "0.05"), "--risk is not used by method auto"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "0"), "a risk of 0"),
         (("generate", "--recording", "REAL", "--prompt", "?", "--method", "skip-encode", "--risk", "nan"), "a risk of nan"),

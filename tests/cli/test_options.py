@@ -49,10 +49,10 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("generate", "--prompt", "x", "--video", "."), "--video . alone: for one file give --recording ."),
     (("chat", "example:street", "--method", "warp"), "unknown method 'warp'"),
     ((*ASK, "--method", "eagle", "--head", "oak"), "no head 'oak'"),
-    ((*ASK, "--method", "eagle", "--head", "eagle:oak"), "tree policy 'oak' is unknown"),
+    ((*ASK, "--method", "eagle", "--head", "eagle:oak"), "unknown tree policy 'oak'"),
     ((*ASK, "--drafter", "fin"), "no drafter 'fin'"),
     ((*ASK, "--method", "aligned", "--adapter", "oak"), "no adapter 'oak'"),
-    ((*ASK, "--method", "compressed-target", "--compress", "melt:3"), "compression 'melt' is unknown"),
+    ((*ASK, "--method", "compressed-target", "--compress", "melt:3"), "unknown compression 'melt'"),
     ((*ASK, "--method", "skip-encode", "--risk", "3"), "a risk of 3.0"),
     ((*ASK, "--max-new-tokens", "-3"), "--max-new-tokens is -3"),
     ((*ASK, "--window", "5"), "--window 5 cannot be read"),
@@ -70,8 +70,8 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("models", "check", "nowhere"), "nowhere: no such folder"),
     (("models", "export-head", "oak", "--layout", "safeailab", "--out", "new"), "no head 'oak'"),
     (("demo", "--html", "no/where.html"), "its folder is missing"),
-    (("train", "heads", "--out", "new", "--head", "oak"), "head 'oak' is unknown"),
-    (("train", "adapter", "--out", "new", "--kind", "oak"), "adapter 'oak' to rows is unknown"),
+    (("train", "heads", "--out", "new", "--head", "oak"), "unknown head 'oak'"),
+    (("train", "adapter", "--out", "new", "--kind", "oak"), "unknown adapter to rows 'oak'"),
     (("train", "mixture", "--out", "new", "--questions", "none.jsonl"), "none.jsonl does not exist"),
 )
 PROBE = """

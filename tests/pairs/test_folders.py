@@ -248,7 +248,7 @@ def test_what_is_no_checkpoint_is_refused(folders: Folders, tmp_path: Path) -> N
         load_folder(tmp_path)
     with pytest.raises(BadInput, match="needs a drafter"):
         load_folders(folders.video_llava, method="cross-modal")
-    with pytest.raises(BadInput, match="vocabulary 'other' is unknown"):
+    with pytest.raises(BadInput, match="unknown vocabulary 'other'"):
         load_folders(folders.video_llava, vocabulary="other")
 
 

@@ -14,9 +14,6 @@ from eventspec.engine.policy import DraftPolicy
 from eventspec.trace import Lane, Trace
 from eventspec.tree import check, exact_text
 
-UNLIKELY = (0, 24, 4, 12)
-"""Nodes that are drafted in turn where none is thought worth its cost, while costs are guessed: sizes that tell them apart."""
-
 
 class DraftWorker:
     """`drafter` on its own lane, or inline where the lanes do not overlap.
@@ -50,7 +47,7 @@ class DraftWorker:
         self._since: float | None = None  # from when on it waits
         self._credit = policy.wait  # seconds for which it may still wait
         self.deadline, self._answered = executor.breaker.deadline(drafter, policy.deadline), False
-        try:  # asked once
+        try:
             self.name = exact_text(self.drafter.name, 80)
             self.needs_target, self.concurrent = bool(self.drafter.needs_target), bool(self.drafter.concurrent)
             self.any_thread = getattr(self.drafter, "any_thread", False) is True
@@ -58,8 +55,7 @@ class DraftWorker:
         except BaseException as error:
             self.failed(error)
         if self.alive and self.concurrent:
-            # What hangs there may be an earlier request's, even another drafter's.
-            self.executor.leave_hanging("drafter", self.deadline)
+            self.executor.leave_hanging("drafter", self.deadline)  # an earlier request's, even another drafter's
             if rest := self.executor.breaker.resting(self.drafter):
                 self._give_up(f"hung in the requests before and is left alone for {rest:.0f} s")
 
@@ -89,8 +85,7 @@ class DraftWorker:
         self.target = PromptOf(target)
 
     def follow(self, verdict: Verdict, scores: Scores, budget: Budget | None) -> None:
-        """Tell the drafter what was committed and let it begin to draft the next round, see `collect` (budget None = no more
-        drafts are wanted)."""
+        """Tell the drafter what was committed; it begins the next round's draft, see `collect` (budget None: none is wanted)."""
         if not self.alive or budget is None or budget.max_nodes < 1:
             return
         self._pending_verdicts.append((verdict, scores))
@@ -123,8 +118,7 @@ class DraftWorker:
             self._begin(self.policy.meanwhile(self.should_stop, left))
 
     def comes_first(self) -> float:
-        """Seconds for which the target does nothing, because it shares its device with this drafter, which drafts; 0: it may
-        go on. One that is past its deadline is given up."""
+        """Seconds for which the target waits for the device that it shares with this drafter, given up past its deadline."""
         if self._pending is None or not self._first or self._pending.done():
             return 0.0
         if (left := self._began + self.deadline - self.trace.now()) <= 0:
@@ -197,12 +191,11 @@ class DraftWorker:
             self.session = self.drafter.open(self.request, self.target if self.needs_target else None, self.own)
         while self._pending_verdicts:
             self.session.observe(*self._pending_verdicts.pop(0))
-        began, guessed = self.trace.now(), self.policy.guessed
+        began = self.trace.now()
         proposal = check(self.session.propose(budget), budget)
-        nodes = UNLIKELY[len(self.trace.rounds) % len(UNLIKELY)] if guessed else 1
-        if not len(proposal) and nodes and budget.min_path_prob > 0 and (guessed or self.declined is None):
-            found = check(self.session.propose(budget.anyway(nodes)), budget)
-            proposal, self.declined = (found, None) if guessed else (proposal, len(found) > 0)
+        if self.declined is None and not len(proposal) and (anyway := self.policy.unlikely(budget, len(self.trace.rounds))):
+            found = check(self.session.propose(anyway), budget)
+            proposal, self.declined = (found, None) if self.policy.guessed else (proposal, len(found) > 0)
         self.trace.span("draft", self._lane, began)
         self.trace.take(self.own)
         return proposal

@@ -31,6 +31,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
 """The least and the most of a field; else 0 and a million."""
 SLOW_STEP = 0.05
 """Seconds that a step may take, for all that is known while costs are guessed."""
+UNLIKELY = (0, 24, 4, 12)
+"""Nodes that are drafted in turn where none is thought worth its cost, while costs are guessed: sizes that tell costs apart."""
 Show = Callable[[list[int]], None]
 
 
@@ -129,3 +131,8 @@ class DraftPolicy(Costs):
         if self.max_nodes == 0 or left < 1:
             return None
         return Budget(self.max_nodes, until, self.min_path_prob, self.level_cost + self.node_cost, left, show)
+
+    def unlikely(self, budget: Budget, round_number: int) -> Budget | None:
+        """What to draft where nothing is thought worth its cost, if that is to be known; one node tells whether there is any."""
+        nodes = UNLIKELY[round_number % len(UNLIKELY)] if self.guessed else 1
+        return budget.anyway(nodes) if nodes and budget.min_path_prob > 0 else None

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.columns import LOOKED_AT, Unit, unit_of
+from eventspec.events.formats.columns import LOOKED_AT, UNITS, Unit, unit_of
 from eventspec.events.formats.family import SIZE_NAMES, EventFile, SensorSize, file_of, size_in
 from eventspec.events.stored import Columns, Source, StoredStream, hull, is_short
 from eventspec.events.stream import BLOCK, EventStream, Monotonic
@@ -159,12 +159,14 @@ class Table:
     they stand there.
 
     ``near(time)``, where the file has an index: the places between which it says that the first event at or after a time is.
+    ``unit``: microseconds in one unit of time, where the file says so (else 0).
     """
 
     count: int
     rows: Callable[[int, int], Columns]
     time: Callable[[int], int]
     near: Callable[[int], tuple[int, int]] | None = None
+    unit: float = 0.0
 
     def of(self, unit: Unit) -> Table:
         """The same with times in microseconds; an index of milliseconds is left out, as nothing says of which clock it is."""
@@ -210,7 +212,17 @@ def column_table(columns: Mapping[str, Any], path: Path, offset_us: int = 0, ind
         low, high = [*map(int, index[millisecond : millisecond + 2]), len(t)][:2]
         return (low, high) if 0 <= low <= high <= len(t) else (0, len(t))
 
-    return Table(len(t), rows, times, near)
+    return Table(len(t), rows, times, near, _unit_on(t))
+
+
+def _unit_on(column: Any) -> float:
+    """Microseconds in the unit that a dataset's attribute ``unit`` or ``units`` names; 0 for none that is known."""
+    for name in ("unit", "units"):
+        with suppress(OSError, TypeError, ValueError):  # an attribute may be damaged, or of a type that numpy lacks
+            stated = column.attrs.get(name, "")
+            if (text := stated.decode() if isinstance(stated, bytes) else stated) in UNITS:
+                return UNITS[text]
+    return 0.0
 
 
 class H5Source(Source):
@@ -260,7 +272,7 @@ def h5_file(
 ) -> EventFile:
     """The open file as a whole: in memory when it is short, and else read from its path later."""
     found = table(file)
-    unit = unit_of(found.rows(0, min(found.count, LOOKED_AT)).t)
+    unit = unit_of(found.rows(0, min(found.count, LOOKED_AT)).t, found.unit)
     notes = notes if unit.scale == 1.0 else (*notes, unit.note)
     source = H5Source(path, size, monotonic, lambda opened: table(opened).of(unit), found.count)
     short = is_short(found.count, path.stat().st_size)
@@ -315,6 +327,7 @@ def write_columns(place: Any, stream: EventStream, dtypes: Mapping[str, str], of
         name: place.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNK,), track_times=False, **packing)
         for name, dtype in dtypes.items()
     }
+    columns["t"].attrs["unit"] = "us"
     count = 0
     for block in stream.blocks():
         for name, column in columns.items():

@@ -1,5 +1,5 @@
 """Events in a numpy archive: arrays x, y, t, p [E], or of the usual longer names, and optionally width and height or another
-of `SIZE_NAMES`. No pickle is loaded."""
+of `SIZE_NAMES`, and `t_unit` ("us", "ns", ...). No pickle is loaded."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from eventspec.events.formats.npy import npy_array
 from eventspec.events.stream import Array, EventStream, Monotonic
 
 NAME = "npz"
+UNIT = "t_unit"  # the entry that names the unit of t
 # Archives are read whole. Real events need 1.5 bytes packed, and 32 as four columns of 64 bits.
 LARGEST_RATIO = 40
 LEAST_BYTES = 1 << 25  # that may be unpacked however small the archive is
@@ -48,7 +49,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy"): name for name in archive.namelist()}
             chosen = column_names(names, path, "an events archive")
-            wanted = {*chosen, *(name for name in names if name.lower() in SIZE_NAMES)}
+            wanted = {*chosen, *(name for name in names if name.lower() in (*SIZE_NAMES, UNIT))}
             unpacked, packed = sum(archive.getinfo(names[name]).file_size for name in wanted), path.stat().st_size
             if unpacked > max(LEAST_BYTES, LARGEST_RATIO * packed):
                 problem = f"{packed} bytes that unpack to {unpacked} are no recorded events"
@@ -59,13 +60,15 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
     notes: list[str] = []
     size = settled_size(size_in(entries, str(path), notes), sensor_size, str(path))
-    return whole_file(NAME, [entries[name] for name in chosen], size, path, monotonic, notes, chosen[2])
+    time = f"t_{entries[UNIT]}" if UNIT in entries else chosen[2]
+    return whole_file(NAME, [entries[name] for name in chosen], size, path, monotonic, notes, time)
 
 
 def write(path: Path, stream: EventStream) -> None:
-    """Write the stream as x, y uint16, t int64, p uint8, width, height; the caller chooses and renames the path."""
+    """Write the stream as x, y uint16, t int64, p uint8, width, height, t_unit; the caller chooses and renames the path."""
+    columns = {"x": stream.x, "y": stream.y, "t": stream.t, "p": stream.p, UNIT: "us"}
     with path.open("wb") as file:
-        np.savez_compressed(file, x=stream.x, y=stream.y, t=stream.t, p=stream.p, width=stream.width, height=stream.height)
+        np.savez_compressed(file, width=stream.width, height=stream.height, **columns)
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
