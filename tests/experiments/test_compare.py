@@ -308,7 +308,7 @@ def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
 
 def test_unknown_controls_and_lonely_recordings_are_refused() -> None:
     asked = [Question("1", CLIPS / "street_scene", "?", "?")]
-    with pytest.raises(BadInput, match="unknown control .loud.: choose from real, blank"):
+    with pytest.raises(BadInput, match="unknown control 'loud': choose from real, blank"):
         arms_of(load_pair("embedded", "two"), ["prior"], ["loud"])
     for events in (["shuffled"], ["real", "blank"]):
         with pytest.raises(

@@ -85,7 +85,7 @@ class DraftWorker:
         self.target = PromptOf(target)
 
     def follow(self, verdict: Verdict, scores: Scores, budget: Budget | None) -> None:
-        """Tell the drafter what was committed; it begins the next round's draft, see `collect` (budget None: none is wanted)."""
+        """Tell the drafter what was committed; it begins the next round's draft, see `collect` (budget None: no more)."""
         if not self.alive or budget is None or budget.max_nodes < 1:
             return
         self._pending_verdicts.append((verdict, scores))
@@ -137,7 +137,7 @@ class DraftWorker:
         if self._first:
             return self.comes_first()
         patient = self.awaited or not self._later
-        return max(0.0, self._since + min(self._credit / 2, self.deadline) - self.trace.now()) if patient else 0.0
+        return max(0.0, self._since + self._credit / 2 - self.trace.now()) if patient else 0.0
 
     def collect(self) -> Proposal:
         """The draft that was begun for this round, if it is there; else the drafter catches up later."""

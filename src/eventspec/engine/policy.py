@@ -109,9 +109,10 @@ class DraftPolicy(Costs):
 
     @property
     def wait(self) -> float:
-        """Seconds that the target waits for drafts before any was accepted."""
-        step = max(self.step_seconds, SLOW_STEP * self.guessed)
-        return min(self.patience * step, 1e6)  # no clock waits for ever
+        """Seconds that the target waits for drafts before any was accepted; half of it at once, so no longer than the deadline
+        where it is guessed."""
+        guess = min(self.patience * SLOW_STEP, 2 * self.deadline) if self.guessed else 0.0
+        return min(max(self.patience * self.step_seconds, guess), 1e6)  # no clock waits for ever
 
     def costing_as(self, other: Costs) -> DraftPolicy:
         """The same with what was measured for another."""
@@ -133,6 +134,6 @@ class DraftPolicy(Costs):
         return Budget(self.max_nodes, until, self.min_path_prob, self.level_cost + self.node_cost, left, show)
 
     def unlikely(self, budget: Budget, round_number: int) -> Budget | None:
-        """What to draft where nothing is thought worth its cost, if that is to be known; one node tells whether there is any."""
+        """What to draft where nothing is thought worth its cost, if it is to be known; one node tells whether there is any."""
         nodes = UNLIKELY[round_number % len(UNLIKELY)] if self.guessed else 1
         return budget.anyway(nodes) if nodes and budget.min_path_prob > 0 else None
