@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +17,8 @@ import torch
 from eventspec.ask import generate
 from eventspec.cli import run
 from eventspec.core import BadCheckpoint, Sampling
-from eventspec.models.folder import load_folder
+from eventspec.models import generation_config
+from eventspec.models.folder import describe, load_folder
 from eventspec.models.generation_config import with_settings
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair, load_folders
@@ -90,6 +93,32 @@ def test_what_is_not_used_is_noted_and_what_cannot_be_is_refused(pair: Pair) -> 
             with_settings(pair.tokens, wrong, Path("folder"))
 
 
+_TEXT = """
+    eos_token_id pad_token_id bos_token_id decoder_start_token_id temperature num_return_sequences length_penalty
+    early_stopping renormalize_logits use_cache cache_config max_cache_len low_memory prefill_chunk_size compile_config
+    disable_compile continuous_batching_config output_attentions output_hidden_states output_logits output_scores
+    return_dict_in_generate transformers_version is_assistant num_assistant_tokens num_assistant_tokens_schedule
+    assistant_confidence_threshold assistant_early_exit assistant_lookbehind target_lookbehind prompt_lookup_num_tokens
+    max_matching_ngram_size speculation_type use_mtp
+"""
+HARMLESS = set(_TEXT.split())
+"""Fields by which greedy decoding answers alike, or which count elsewhere (the ids that end an answer)."""
+
+
+def test_every_field_of_transformers_counts_or_is_noted(pair: Pair) -> None:
+    transformers = pytest.importorskip("transformers")
+    fields = {name for name in vars(transformers.GenerationConfig()) if not name.startswith("_")}
+    counts = {*generation_config._USED, *generation_config._NOT_USED, "do_sample", "cache_implementation"}
+    assert fields - counts <= HARMLESS
+    page = (Path(__file__).parents[2] / "docs/how-to/checkpoints.md").read_text()
+    assert [name for name in (*generation_config._USED, *generation_config._NOT_USED) if f"`{name}`" not in page] == []
+    noted: tuple[dict[str, Any], ...] = ({"cache_implementation": "quantized"}, {"max_length": 20}, {"token_healing": True})
+    for unused in noted:
+        assert next(iter(unused)) in with_settings(pair.tokens, unused, Path())[1][0]
+    for quiet in ({"max_length": 20, "max_new_tokens": 5}, {"cache_implementation": "hybrid"}, {"sequence_bias": {}}):
+        assert with_settings(pair.tokens, quiet, Path())[1] == ()
+
+
 def test_a_folder_is_asked_unless_it_is_to_be_ignored(
     checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], theirs: Callable[..., list[int]]
 ) -> None:
@@ -114,6 +143,45 @@ def test_own_folders_are_asked_too(folders: Any, tmp_path: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.5}))
     assert load_folder(folder).tokens.usual == Sampling(repetition_penalty=1.5)
     assert load_folder(folder, LoadOptions(ignore_generation_config=True)).tokens.usual == Sampling()
+    (folder / "generation_config.json").write_text(json.dumps({"top_p": 7}))
+    with pytest.raises(BadCheckpoint, match="top_p is 7"):
+        describe(folder)
+
+
+def test_every_command_asks_the_folder(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's longest answer and penalty count as in `generate`, whatever asks."""
+    folder, questions = Path(shutil.copytree(checkpoint("qwen"), tmp_path / "copy")), tmp_path / "qa.jsonl"
+    path = folder / "generation_config.json"
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.5, "min_new_tokens": 4, "max_new_tokens": 4})
+    )
+    questions.write_text(json.dumps({"recording": str(CLIP), "question": QUESTION, "answer": "A car."}) + "\n")
+    models = ["--target", str(folder), "--frames", "2", "--method", "autoregressive"]
+    rows = tmp_path / "rows.jsonl"
+    compare = ["bench", "compare", "--questions", str(questions), "--out", str(rows), *models, "--json"]
+    live = ["live", "--recording", str(CLIP), "--prompt", QUESTION, *models, "--seconds", "0.05", "--json"]
+
+    def lengths(*more: str) -> list[int]:
+        assert run([*compare, *more]) == 0
+        assert run([*live, *more]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        answers = [json.loads(rows.read_text().splitlines()[0]), json.loads(lines[-1])["answers"][-1]]
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{QUESTION}\n"))
+        assert run(["chat", str(CLIP), *models, *more]) == 0
+        chat = capsys.readouterr().err
+        return [*(len(one["token_ids"]) for one in answers), int(re.search(r"(\d+) tokens", chat)[1])]  # type: ignore[index]
+
+    assert lengths() == [4, 4, 4]
+    settings = json.loads(rows.read_text().splitlines()[0])["settings"]
+    assert settings["max_new_tokens"] == 4 and settings["sampling"] == {"repetition_penalty": 1.5, "min_new_tokens": 4}
+    assert run([*compare, "--resume", "--ignore-generation-config"]) == 2  # other settings
+    assert "max_new_tokens 4, not 256" in capsys.readouterr().err
+    rows.unlink()
+    assert lengths("--max-new-tokens", "3") == [3, 3, 3]
+    rows.unlink()
+    assert len({*lengths("--ignore-generation-config")} - {4}) == 1
 
 
 def test_special_tokens_are_said_and_shown_when_asked_for(pair: Pair) -> None:

@@ -94,7 +94,7 @@ class RecordingContext:
         taps = next((drafter.taps for drafter in asked.method.drafts.later(asked.policy) if drafter.taps), ())
 
         short = asked.request.sampling
-        usual = short.but(max_new_tokens=Sampling().max_new_tokens)  # room for an answer, which needs no copy then
+        usual = short.but(max_new_tokens=self.pair.tokens.usual.max_new_tokens)  # room for an answer, which needs no copy then
 
         def left(tail: int) -> int:
             """Rows of the prompt, of which all but the last `tail` are read now."""

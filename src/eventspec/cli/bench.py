@@ -111,6 +111,7 @@ TIMES: Columns = {
 
 @bench.command()
 def compare(
+    call: typer.Context,
     questions: Annotated[Path, options.path("A qa.jsonl, as `scenes make` writes it.")],
     out: Annotated[Path, options.path("Rows go here, one JSON line a sample and method.")],
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
@@ -139,7 +140,7 @@ def compare(
     if chosen.drafter is not None:
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
-    settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+    settings = options.given_settings(call)
     Sampling(**settings)  # refused before minutes of loading
     asked = read_questions(questions, limit)
     _check_places(out, plot, resume, [questions, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)])

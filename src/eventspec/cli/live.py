@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def live(
+    context: typer.Context,
     prompt: Annotated[str, typer.Option(help="The question.")],
     recorded: options.Recorded,
     reading: options.Reading,
@@ -52,7 +54,8 @@ def live(
     if not (0 < share <= 1 and 0 <= reuse_below < math.inf):
         raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
     check_question(prompt)
-    Sampling(max_new_tokens=max_new_tokens)
+    drawn = options.given_settings(context)
+    Sampling(**drawn)  # refused before minutes of loading
     with waiting("loading the models"):
         whole, window = recorded.open(reading)
         opened = whole.slice(window)
@@ -65,9 +68,9 @@ def live(
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
     with loaded.live(method, windows=windows, **policy) as stream:
         if standing:
-            stream.standing(prompt, max_new_tokens=max_new_tokens)
+            stream.standing(prompt, **drawn)
         replay = Replay(stream, opened, seconds)
-        answers = ask_repeatedly(stream, replay, prompt, every, max_new_tokens, quiet=as_json)
+        answers = ask_repeatedly(stream, replay, prompt, every, drawn, quiet=as_json)
         found = report(stream, replay, answers, prompt)
     found["notes"] = [*opened.notes, *replay.notes, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
@@ -77,7 +80,9 @@ def live(
         show(found)
 
 
-def ask_repeatedly(stream: Live, replay: Replay, prompt: str, every: float, most: int, quiet: bool) -> list[LiveAnswer]:
+def ask_repeatedly(
+    stream: Live, replay: Replay, prompt: str, every: float, drawn: Mapping[str, Any], quiet: bool
+) -> list[LiveAnswer]:
     """Ask while the replay runs, from the first window that is ready; once after it if it was too short for that."""
     found: list[LiveAnswer] = []
     replay.start()
@@ -85,17 +90,17 @@ def ask_repeatedly(stream: Live, replay: Replay, prompt: str, every: float, most
         while replay.is_alive():
             began = time.perf_counter()
             if stream.window is not None:
-                found.append(_answered(stream, replay, prompt, most, quiet))
+                found.append(_answered(stream, replay, prompt, drawn, quiet))
             replay.join(max(0.001, min(every, 0.02 if stream.window is None else every) - (time.perf_counter() - began)))
     except BaseException:
         replay.stop()
         raise
     replay.join()
-    return found or [_answered(stream, replay, prompt, most, quiet)]
+    return found or [_answered(stream, replay, prompt, drawn, quiet)]
 
 
-def _answered(stream: Live, replay: Replay, prompt: str, most: int, quiet: bool) -> LiveAnswer:
-    answer = stream.ask(prompt, max_new_tokens=most)
+def _answered(stream: Live, replay: Replay, prompt: str, drawn: Mapping[str, Any], quiet: bool) -> LiveAnswer:
+    answer = stream.ask(prompt, **drawn)
     if not quiet:
         window, start = replay.on_recording(answer.window), replay.recording.span.start_us
         seen = f"{max(0, window.start_us - start) / 1e6:.2f} to {(window.end_us - start) / 1e6:.2f} s"

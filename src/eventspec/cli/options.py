@@ -50,7 +50,7 @@ Draft = Annotated[
 DevicePlan = Annotated[
     Literal["auto", "one", "two"], typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")
 ]
-MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens; --target may come with another default.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 Seed = Annotated[int, typer.Option(help="Of the sampling.")]
 Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
@@ -288,6 +288,7 @@ class Models:
         drafter = None if which is None else str(Path(which).resolve())
         where = {"target": str(self.target.resolve()), "drafter": drafter, "dtype": self.dtype}
         more = {"frames": self.frames, "head": chosen.head, "compress": chosen.compress}
+        more |= {"ignore_generation_config": self.ignore_generation_config or None}
         given = {name: value for name, value in more.items() if value is not None}
         return {**where, "vocabulary": mapping, "device": self.device, **given}
 

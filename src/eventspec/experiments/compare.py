@@ -101,7 +101,8 @@ class Comparison:
     pair: Pair
     questions: Sequence[Question]
     methods: Sequence[str]
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling | None = None
+    """None: as is usual for the pair's target."""
     events: Sequence[str] = EVENTS[:1]
     contexts: Sequence[str] = CONTEXTS[:1]
     others: Sequence[Arm] = ()
@@ -150,9 +151,9 @@ class _Running:
 
     def __init__(self, asked: Comparison, out: Path, resume: bool) -> None:
         self.asked, self.arms, self.table = asked, asked.arms(), list[dict[str, Row]]()
-        self.recordings = Recordings(asked.questions, asked.opening)
+        self.recordings, self.sampling = Recordings(asked.questions, asked.opening), asked.sampling or asked.pair.tokens.usual
         check_place(out, resume)
-        self.rows, self.settings = RowFile(out, resume), settings_of(asked.pair, asked.sampling, asked.about)
+        self.rows, self.settings = RowFile(out, resume), settings_of(asked.pair, self.sampling, asked.about)
         about = {arm.name: {"events": arm.events, "context": arm.context} for arm in self.arms}
         self.rows.check(about, asked.questions, self.settings)
         self.looks = RowFile(beside(out), resume=True)
@@ -160,7 +161,7 @@ class _Running:
 
     def measure(self, progress: Progress) -> None:
         questions = self.asked.questions
-        rows = interleaved(self.arms, self.recordings, questions, self.asked.sampling, self.rows.get, self._keep)
+        rows = interleaved(self.arms, self.recordings, questions, self.sampling, self.rows.get, self._keep)
         for number, (_, found) in enumerate(rows, 1):
             self.table.append(found)
             progress(number, len(questions) * (1 + self.asked.look))
@@ -174,7 +175,7 @@ class _Running:
     def look(self, progress: Progress) -> None:
         """Where every answer leaves the baseline's, into its row; what its drafter would say where the blind prior is wrong,
         into a file of its own."""
-        questions, sampling = self.asked.questions, self.asked.sampling
+        questions, sampling = self.asked.questions, self.sampling
         for number, (question, found) in enumerate(zip(questions, self.table, strict=True), len(questions) + 1):
             for arm in self.arms:
                 row = found[arm.name]
@@ -187,7 +188,7 @@ class _Running:
     def _look_blind(self, arm: Arm, question: Question, row: Row) -> None:
         vision, note = None, None
         try:
-            vision = vision_acceptance(arm, self.recordings, question, self.asked.sampling, row["token_ids"])
+            vision = vision_acceptance(arm, self.recordings, question, self.sampling, row["token_ids"])
         except Exception as error:  # a drafter that fails: the note says so, and everything else stays
             note = f"{arm.name} failed: {type(error).__name__}"
         if vision is not None or note is not None:
@@ -270,13 +271,16 @@ def settings_of(pair: Pair, sampling: Sampling, about: Mapping[str, Any]) -> dic
     weights = pair.fingerprint()
     if weights is None and isinstance(pair.target, LanguageTarget | HfTarget):
         weights = fingerprint(pair.parts.ends)
+    named, usual = ("max_new_tokens", "temperature", "seed"), vars(Sampling())
+    others = {name: value for name, value in vars(sampling).items() if value != usual[name] and name not in named}
+    others |= {"logit_bias": dict(sampling.logit_bias)} if sampling.logit_bias else {}
+    others.pop("constraint", None)  # no JSON
     return {
         "pair": pair.name,
         "weights": weights,
         "device_plan": pair.workers.placement,
-        "max_new_tokens": sampling.max_new_tokens,
-        "temperature": sampling.temperature,
-        "seed": sampling.seed,
+        **{name: getattr(sampling, name) for name in named},
+        **({"sampling": others} if others else {}),
         "torch": torch.__version__,
         "processor": processor(),
         **about,

@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from eventspec.core import Budget, Sampling, Trace
+from eventspec.core import Budget, Trace
 from eventspec.costs.fit import measure_level, measure_verify, request, session_of
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
@@ -74,7 +74,7 @@ def measure(
     usual = [name for name, method in pair.methods.items() if method.target.lossless and method.choice is None]
     arms = [Arm(name, name, pair) for name in usual]
     rows: list[dict[str, Row]] = []
-    for _, found in interleaved(arms, Recordings(questions), questions, Sampling()):
+    for _, found in interleaved(arms, Recordings(questions), questions, pair.tokens.usual):
         rows.append(found)
         progress(len(rows), len(questions))
     step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()

@@ -35,7 +35,9 @@ def load_folder(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
 
 def describe(folder: Path) -> dict[str, Any]:
     """What a checkpoint folder holds, for people and programs. All of it is checked: weights are read, and must be numbers."""
-    return _architecture(folder)[1](folder)
+    found = _architecture(folder)[1](folder)
+    generation_config.stored(folder)
+    return found
 
 
 def _architecture(folder: Path) -> _Architecture:
