@@ -40,7 +40,7 @@ def test_check_of_a_folder_that_is_not_there_says_so(
     monkeypatch.chdir(tmp_path)
     assert run(["models", "check", given]) == 2
     said = capsys.readouterr().err
-    names = ", ".join(["embedded", *bundled()])
+    names = "nano (also called embedded)"
     assert said == f"eventspec: {given}: no such folder: check the path, or name a bundled pair: {names}\n"
 
 

@@ -65,6 +65,17 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     assert run_page(page, page.read_text()) or skipped
 
 
+@pytest.mark.parametrize("page", pages_with("python"), ids=named)
+def test_blocks_that_continue_a_page_say_so(page: Path) -> None:
+    run = [block for block in blocks(page.read_text()) if block.kind == "python" and not block.how.startswith("no, ")]
+    assert all("import eventspec" in block.code for block in run[1:]) or "continue" in page.read_text()
+
+
+def test_no_two_pages_write_the_same_rows() -> None:
+    names = [name for page in PAGES for name in set(re.findall(r"[\w/-]*rows\.jsonl", page.read_text()))]
+    assert len(names) == len(set(names)) > 1
+
+
 def test_wrong_python_on_a_page_is_found() -> None:
     with pytest.raises(ZeroDivisionError):
         run_page(Path("page.md"), "```python\nx = 0\n```\n\ntext\n\n```python\n1 / x\n```\n")

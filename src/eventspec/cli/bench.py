@@ -235,7 +235,7 @@ def _table(columns: Columns, methods: Mapping[str, Figures], n: int, width: int)
 @bench.command()
 def run(
     name: Annotated[list[str] | None, typer.Argument(help="Which experiments; without any, they are listed.")] = None,
-    pair: options.PairName = "embedded",
+    pair: options.PairName = "nano",
     folder: Folder = None,
     work: Annotated[Path | None, options.path("Scenes and rows stay here; else rows are kept until all are measured.")] = None,
     out: Results = None,

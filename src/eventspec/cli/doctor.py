@@ -45,7 +45,7 @@ def doctor(
 
 
 def _self_test(seconds: float) -> Facts:
-    """Every method and head of the embedded pair beside plain decoding, on this machine's own kernels, until time is up."""
+    """Every method and head of the bundled pair beside plain decoding, on this machine's own kernels, until time is up."""
     from eventspec.experiments.identity import Tally, compare_answers, heads_of, methods_of, rehearsal, totals
     from eventspec.experiments.names import BASE
     from eventspec.pairs import load_pair
@@ -177,9 +177,7 @@ def _warnings(facts: Facts) -> list[str]:
     if facts["extras"] is None:
         warnings.append("eventspec runs uninstalled, so its extras are unknown: pip install -e . in the project's folder")
     if not facts["bundled_pairs"]:
-        warnings.append(
-            "no bundled pair, so `--pair embedded` will not work: reinstall eventspec, or `eventspec train embedded`"
-        )
+        warnings.append("no bundled pair, so `--pair nano` will not work: reinstall eventspec, or `eventspec train embedded`")
     elif empty := [name for name, pair in facts["bundled_pairs"].items() if not pair["weights_mib"]]:
         warnings.append(f"pair without weights: {', '.join(empty)}; reinstall eventspec")
     if load is not None and load > 0.5 * usable:

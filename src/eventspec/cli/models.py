@@ -19,13 +19,15 @@ models = App(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 def list_pairs(as_json: options.AsJson = False) -> None:
     """Pairs that ship with the package, and which one `embedded` is."""
     from eventspec.pairs import METHODS, bundled
+    from eventspec.pairs.pair_file import by_name
 
     methods = dict(METHODS)
     found: dict[str, dict[str, Any]] = {}
     for name, path in bundled().items():
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         found[name] = {"path": str(path), "bytes": size, **parts_of(path)}
-    chosen = next((name for name in ("base", "nano") if name in found), None)
+    usual = by_name("embedded")
+    chosen = None if usual is None else usual.name
     if as_json:
         options.print_found({"pairs": found, "embedded": chosen, "methods": methods}, True)
         return
@@ -153,14 +155,13 @@ def _print(lines: list[tuple[str, str]]) -> None:
 def described(given: str) -> dict[str, Any]:
     """What a folder is, or the bundled pair of a bare name. Key `head`, `packer` or `adapter` says that it is
     one; BadInput or BadCheckpoint, one line, for the first thing that is wrong."""
-    from eventspec.pairs.pair_file import bundled, by_name
+    from eventspec.pairs.pair_file import bundled_names, by_name
 
     folder = options.given_path(given)
     if by_name(given) is not None or (folder / "pair.toml").is_file():
         return _pair(given)
     if not folder.exists():
-        names = ", ".join(["embedded", *bundled()])
-        raise BadInput(f"{given}: no such folder: check the path, or name a bundled pair: {names}")
+        raise BadInput(f"{given}: no such folder: check the path, or name a bundled pair: {bundled_names()}")
     if folder.is_file():
         raise BadInput(f"{folder} is a file: give the folder of a checkpoint, a head or a pair")
     if not (folder / "config.json").is_file():

@@ -38,9 +38,10 @@ def path_argument(help: str, **more: Any) -> Any:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-PairName = Annotated[str, typer.Option(help="A bundled pair, or the folder of a pair.toml.")]
+PairName = Annotated[str, typer.Option(help="A bundled pair (nano, also called embedded), or the folder of a pair.toml.")]
 PairOrNone = Annotated[
-    str | None, typer.Option(help="A bundled pair, or the folder of a pair.toml; without --target: embedded.")
+    str | None,
+    typer.Option(help="A bundled pair (nano, also called embedded), or the folder of a pair.toml; without --target: nano."),
 ]
 Method = Annotated[str, typer.Option(help="Who drafts; `eventspec models list` lists them.")]
 Draft = Annotated[
@@ -263,10 +264,13 @@ class Models:
 
     @property
     def name(self) -> str:
-        """What was named as the one that answers."""
+        """Who answers: a folder, or the name of a bundled pair, of which `embedded` is another name."""
+        from eventspec.pairs.pair_file import by_name
+
         if self.target is not None:
             return str(self.target)
-        return "embedded" if self.pair is None else self.pair
+        named = "embedded" if self.pair is None else self.pair
+        return named if (bundled := by_name(named)) is None else bundled.name
 
     @property
     def _how(self) -> dict[str, Any]:

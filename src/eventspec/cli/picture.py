@@ -77,7 +77,7 @@ class Chapter(NamedTuple):
 
 def picture(
     out: Annotated[Path, options.path("The SVG file.")] = Path("docs/figures/answer.svg"),
-    pair: options.PairName = "embedded",
+    pair: options.PairName = "nano",
     recording: Annotated[str, typer.Option(help="A recording with events and frames.")] = "example:street",
 ) -> None:
     """Draw README's moving picture from one run of plain decoding and one of cross-modal on this machine."""

@@ -111,6 +111,12 @@ def bundled() -> Mapping[str, Path]:
     return {path.parent.name: path.parent for path in sorted(DATA.glob(f"pairs/*/{NAME}"))}
 
 
+def bundled_names() -> str:
+    """The same for people. One of them has two names."""
+    usual = by_name("embedded")
+    return ", ".join(f"{name}{' (also called embedded)' * (path == usual)}" for name, path in bundled().items())
+
+
 def by_name(where: str | Path) -> Path | None:
     """The folder of a bundled pair by its bare name; None for anything else. A path that holds a separator is no name, and
     neither is a `Path` to something that is there."""
@@ -129,8 +135,7 @@ def folder_of(where: str | Path) -> Path:
     if not (folder / NAME).is_file():
         if (folder / "config.json").is_file():
             raise BadInput(f"{where} is the folder of a checkpoint, and of no pair: give it as the target (--target {where})")
-        names = ", ".join(["embedded", *bundled()])
-        raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or one of {names}")
+        raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or a bundled one: {bundled_names()}")
     return folder
 
 

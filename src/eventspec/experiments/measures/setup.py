@@ -33,7 +33,7 @@ class Setup:
     checkpoints, for those that read some. `work`: where scenes and rows are kept, to go on with where a run
     was stopped; rows of a finished one go, unless `keep`. `known`: what the results file holds."""
 
-    pair: str = "embedded"
+    pair: str = "nano"
     quick: bool = False
     folders: tuple[Path, ...] = ()
     work: Path | None = None
