@@ -11,7 +11,7 @@ import pytest
 from eventspec.cli import run
 from eventspec.core import BadInput
 from eventspec.pairs import load_pair
-from eventspec.pairs.pair_file import DATA, bundled, by_name, folder_of, two_meanings
+from eventspec.pairs.pair_file import DATA, by_name, folder_of, two_meanings
 
 NANO = DATA / "pairs/nano"
 

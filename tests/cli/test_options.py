@@ -70,6 +70,12 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("models", "check", "nowhere"), "nowhere: no such folder"),
     (("models", "export-head", "oak", "--layout", "safeailab", "--out", "new"), "no head 'oak'"),
     (("demo", "--html", "no/where.html"), "its folder is missing"),
+    (("bench", "run", "warp"), "unknown experiment 'warp'"),
+    (("bench", "run", "losses"), "losses reads folders"),
+    (("bench", "run", "reuse", "--out", "."), ". is a folder"),
+    (("bench", "report"), "is in no checkout of eventspec"),
+    (("bench", "gpu", "--out", "."), ". is a folder"),
+    (("scenes", "make", "--out", "new", "--split", "warp"), "split 'warp' does not exist"),
     (("train", "heads", "--out", "new", "--head", "oak"), "unknown head 'oak'"),
     (("train", "adapter", "--out", "new", "--kind", "oak"), "unknown adapter to rows 'oak'"),
     (("train", "mixture", "--out", "new", "--questions", "none.jsonl"), "none.jsonl does not exist"),
@@ -146,6 +152,11 @@ def test_outputs_of_commands_are_checked(capsys: pytest.CaptureFixture[str], tmp
         ("events", "convert", str(pictures), str(pictures / "new.npz")),
         ("bench", "picture", "--recording", str(pictures), "--out", str(pictures / "a.svg")),
         ("train", "mixture", "--out", str(pictures), "--questions", str(tmp_path / "qa.jsonl")),
+        ("bench", "run", "losses", "--folder", str(pictures), "--out", str(pictures / "losses.json")),
+        ("bench", "run", "losses", "--folder", str(pictures), "--work", str(pictures)),
+        ("bench", "gpu", "--out", str(tmp_path / "qa.jsonl")),
+        ("demo", "--out", str(tmp_path), "--html", str(tmp_path / "trace.json")),
+        ("scenes", "make", "--out", str(tmp_path)),
     )
     for words in lines:
         assert cli.run(list(words)) == 2, words

@@ -244,29 +244,31 @@ def run(
 ) -> None:
     """Measure what README and docs publish. Results go into benchmarks/results of the checkout, or into --out; with --quick
     alone they are printed. `bench report` writes the pages."""
+    from eventspec.experiments.measures import EXPERIMENTS, check, known
+    from eventspec.experiments.measures import run as measure
+    from eventspec.experiments.reports import checkout
     from eventspec.pairs.pair_file import folder_of
 
-    read = [folder_of(pair), *(folder or ())]
-    check_outputs({"--out": out, "--work": work}, read)
-    with waiting("loading"):
-        from eventspec.experiments.measures import EXPERIMENTS, check
-        from eventspec.experiments.measures import run as measure
-        from eventspec.experiments.measures.setup import Setup
-        from eventspec.experiments.reports import checkout
-
     if not name:
-        for known, it in EXPERIMENTS.items():
-            typer.echo(f"{known:16}{it.about}{f'; --folder: {it.folders}' if it.folders else ''}")
+        for one, it in EXPERIMENTS.items():
+            typer.echo(f"{one:16}{it.about}{f'; --folder: {it.folders}' if it.folders else ''}")
         return
     folders = tuple(folder or ())
     check(name, folders)
     if out is not None and len({EXPERIMENTS[one].results for one in name}) > 1:
         raise BadInput("these experiments have results files of their own: run one with --out, or leave it out")
+    check_outputs({"--out": out, "--work": work}, [folder_of(pair), *folders])
     places = {one: _place(EXPERIMENTS[one].results, out, quick) for one in name}
+    for place in places.values():
+        known(place)  # what holds no results is not replaced
     scratch = work or (None if quick else out.with_suffix(".work") if out else checkout(Path.cwd()) / "runs/bench")
+    with waiting("loading"):
+        from eventspec.experiments.measures.setup import Setup
     try:
         with tracked() as show:
             for one, place in places.items():
+                if place is not None:
+                    place.parent.mkdir(parents=True, exist_ok=True)
                 progress = partial(lambda name, share: show(name, share, {}), one)
                 setup = Setup(pair, quick, folders, scratch, keep=work is not None, progress=progress)
                 found = measure(one, setup, place, fresh)
@@ -285,17 +287,16 @@ def _place(results: str, out: Path | None, quick: bool) -> Path | None:
         return None
     place = out or checkout(Path.cwd()) / FOLDER / f"{results}.json"
     check_writable(place)
-    place.parent.mkdir(parents=True, exist_ok=True)
     return place
 
 
 @bench.command()
 def report(check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 where a page differs.")] = False) -> None:
     """Write what README and docs say of benchmarks/results, in the checkout that the current folder lies in."""
-    with waiting("reading results"):
-        from eventspec.experiments.reports import checkout, stale, write, written
+    from eventspec.experiments.reports import checkout, stale, write, written
 
-        root = checkout(Path.cwd())
+    root = checkout(Path.cwd())
+    with waiting("reading results"):
         files = written(root)
         changed = stale(files) if check else write(files)
     for path in changed:
@@ -315,16 +316,16 @@ def gpu(
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="Of the weights.")] = "bfloat16",
 ) -> None:
     """What the stages of a 7B pair with random weights take on a GPU, as JSON; --out keeps what there is after every part."""
-    if out is not None:
-        check_writable(out)
+    from eventspec.experiments.measures import known
+
+    check_files({"--out": out})
+    known(out)  # what holds no results is not replaced
     with waiting("loading"):
-        from eventspec.experiments.measures import known
         from eventspec.experiments.measures.gpu import GpuSetup, measure
         from eventspec.models.loading import LoadOptions
 
     LoadOptions.named(dtype, device=device)  # refused here if it cannot be used
     if out is not None:
-        known(out)  # what holds no results is not replaced
         out.parent.mkdir(parents=True, exist_ok=True)
     found = {}
     for found in measure(GpuSetup(device, dtype, *((1, 1) if quick else (32, 20)))):

@@ -12,7 +12,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
-from eventspec.files import check_outputs
+from eventspec.files import check_empty, check_outputs
 
 if TYPE_CHECKING:
     from eventspec.recordings.layout import Layout, Report
@@ -87,6 +87,7 @@ def make(
     as_json: options.AsJson = False,
 ) -> None:
     """Render clips with events, facts and questions: clip_000000/..., qa.jsonl."""
+    check_empty(out)  # before numba is imported
     from eventspec.scenes.writer import write_scenes
 
     with counted("rendering") as show:

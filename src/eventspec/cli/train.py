@@ -105,7 +105,7 @@ def embedded(
     resume: Resume = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a pair such as the bundled one (nano): a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
+    """Train a pair as `nano` is: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
     check_known("preset", [preset], PRESETS["embedded"])
     _begin(out, resume, begin_with=begin_with, alone="the embedded pair is")
     from eventspec.train import embedded as recipe

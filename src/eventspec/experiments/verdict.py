@@ -7,7 +7,6 @@ from typing import Any
 
 from eventspec.experiments.names import ALL_CORES, BASE
 from eventspec.experiments.statistics import FEWEST
-from eventspec.lanes.workers import described_placement
 
 Figures = Mapping[str, Any]
 CROWDED = 0.7
@@ -47,6 +46,8 @@ def verdict(methods: Mapping[str, Figures], questions: int) -> str:
 
 def remarks(found: Figures) -> list[str]:
     """Sentences about how far the figures can be trusted: n, what the intervals are, what is above a ceiling and why."""
+    from eventspec.lanes.workers import described_placement  # imports torch
+
     methods, where = found["methods"], found["environment"]
     about = f"n = {found['n']} questions about {found['recordings']} recordings, {described_placement(where['device_plan'])}."
     if where.get("load"):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eventspec.errors import BadInput, check_known
-from eventspec.experiments.measures import alignment, heads, main_job, numerics, reuse, trained
-from eventspec.experiments.measures.setup import Finding, Found, Setup
-from eventspec.experiments.reports import results_of
+from eventspec.experiments.reports import Found, results_of
 from eventspec.files import write_text
+
+if TYPE_CHECKING:
+    from eventspec.experiments.measures.setup import Finding, Setup
 
 
 @dataclass(frozen=True)
@@ -24,23 +27,37 @@ class Experiment:
     folders: str = ""
 
 
+def _by(module: str, name: str) -> Callable[[Setup], Iterator[Finding]]:
+    """A function of a module of this package, which is imported when it is called: names are checked before torch is there."""
+
+    def measure(setup: Setup) -> Iterator[Finding]:
+        found: Iterator[Finding] = getattr(import_module(f"{__name__}.{module}"), name)(setup)
+        return found
+
+    return measure
+
+
 EXPERIMENTS = {
-    "main-job": Experiment("every method and control, a core a model", "main-job", main_job.apart),
-    "shared-cores": Experiment("methods and controls, cores shared out", "shared-cores", main_job.shared),
-    "identity": Experiment("answers of every arm beside plain decoding, token by token", "identity", numerics.identity),
-    "rounding": Experiment("how far rows in company move from rows alone", "rounding", numerics.rounding),
-    "reuse": Experiment("answers that change when frames share features", "reuse", reuse.measure),
-    "heads": Experiment("every head with its controls", "heads", heads.table),
-    "heads-identity": Experiment("answers of every head and kind of tree", "heads", heads.identity),
-    "trees": Experiment("kinds of trees with as many nodes", "heads", heads.trees),
-    "bound": Experiment("decoding beside what tau allows", "heads", heads.bound),
-    "scaling": Experiment("one head at several ages", "heads", heads.scaling, "checkpoints of a head, ascending"),
-    "alignment": Experiment("every adapter with its controls", "alignment", alignment.table),
-    "risk": Experiment("answers from events alone, by risk", "alignment", alignment.risk),
-    "training": Experiment("what trainings of adapters noted", "alignment", trained.training, "of `train adapter`"),
-    "losses": Experiment("one adapter by each loss alone", "alignment", trained.losses, "of `train adapter --loss`"),
-    "gaps-null": Experiment("gaps to another recording's features", "alignment", trained.nulls, "one of `train adapter`"),
-    "low-rank": Experiment("low-rank updates of an event drafter", "alignment", trained.low_rank, "of `train lora`"),
+    "main-job": Experiment("every method and control, a core a model", "main-job", _by("main_job", "apart")),
+    "shared-cores": Experiment("methods and controls, cores shared out", "shared-cores", _by("main_job", "shared")),
+    "identity": Experiment(
+        "answers of every arm beside plain decoding, token by token", "identity", _by("numerics", "identity")
+    ),
+    "rounding": Experiment("how far rows in company move from rows alone", "rounding", _by("numerics", "rounding")),
+    "reuse": Experiment("answers that change when frames share features", "reuse", _by("reuse", "measure")),
+    "heads": Experiment("every head with its controls", "heads", _by("heads", "table")),
+    "heads-identity": Experiment("answers of every head and kind of tree", "heads", _by("heads", "identity")),
+    "trees": Experiment("kinds of trees with as many nodes", "heads", _by("heads", "trees")),
+    "bound": Experiment("decoding beside what tau allows", "heads", _by("heads", "bound")),
+    "scaling": Experiment("one head at several ages", "heads", _by("heads", "scaling"), "checkpoints of a head, ascending"),
+    "alignment": Experiment("every adapter with its controls", "alignment", _by("alignment", "table")),
+    "risk": Experiment("answers from events alone, by risk", "alignment", _by("alignment", "risk")),
+    "training": Experiment("what trainings of adapters noted", "alignment", _by("trained", "training"), "of `train adapter`"),
+    "losses": Experiment("one adapter by each loss alone", "alignment", _by("trained", "losses"), "of `train adapter --loss`"),
+    "gaps-null": Experiment(
+        "gaps to another recording's features", "alignment", _by("trained", "nulls"), "one of `train adapter`"
+    ),
+    "low-rank": Experiment("low-rank updates of an event drafter", "alignment", _by("trained", "low_rank"), "of `train lora`"),
 }
 
 
