@@ -35,6 +35,20 @@ def test_what_answers_and_what_drafts_is_named_alike_everywhere() -> None:
         assert names(command) >= ANSWERS | DRAFTS, command.name
     for name in ("generate", "chat", "live"):
         assert names(COMMANDS[name]) >= SEES, name
+    for command in (COMMANDS["generate"], COMMANDS["chat"], COMMANDS["live"], compare):
+        assert names(command) >= {"method", "max_new_tokens", "temperature", "seed", "sensor", "monotonic"}, command.name
+
+
+def test_an_option_means_the_same_wherever_it_is() -> None:
+    compare = COMMANDS["bench"].commands["compare"]
+    commands = (COMMANDS["generate"], COMMANDS["chat"], COMMANDS["live"], COMMANDS["plan"], compare)
+    several = {"method", "drafter", "head", "compress", "adapter"}  # of which a comparison has any number
+    helps: dict[str, set[str]] = {}
+    for command in commands:
+        for param in command.params:
+            if param.name not in {*several, "as_json", "questions"} and (param.name != "limit" or command is compare):
+                helps.setdefault(param.name, set()).add(str(getattr(param, "help", None)))
+    assert {name for name, texts in helps.items() if len(texts) > 1} == set()
     assert "events" not in names(compare), "a file of events, wherever it is an option"
 
 

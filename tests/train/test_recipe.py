@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from eventspec.core import BadInput
-from eventspec.train.data import Branch, augment_frames, pack
+from eventspec.train import data
+from eventspec.train.data import Branch, augment_frames, pack, rendered
 from eventspec.train.loop import Stage, StageState, TrainingFailed, learning_rate, run_stage
 
 
@@ -59,6 +60,33 @@ def test_a_stage_resumes_where_it_stopped(tmp_path: Path) -> None:
     before = model.weight.clone()
     run_stage(Stage("one", 0.2, 1e-2, 1), model, itertools.repeat(None), losses, tmp_path, silent)
     assert torch.equal(model.weight, before), "a finished stage trains no further"
+
+
+def test_steps_decide_where_they_are_given_and_two_runs_are_alike(tmp_path: Path) -> None:
+    found = []
+    for name in ("a", "b"):
+        torch.manual_seed(0)
+        model, x, seen = nn.Linear(3, 1), torch.randn(64, 3), list[float]()
+
+        def losses(batch: object, progress: float) -> dict[str, torch.Tensor]:
+            seen.append(progress)  # noqa: B023
+            return {"fit": (model(x) ** 2).mean()}  # noqa: B023
+
+        for _ in range(2):  # a finished stage trains no further
+            run_stage(Stage("one", 0, 1e-2, 1, steps=4), model, itertools.repeat(None), losses, tmp_path / name, silent)
+        assert seen == [0, 0.25, 0.5, 0.75]
+        found.append(model.weight)
+    assert torch.equal(*found)
+
+
+def test_only_as_many_clips_are_rendered_as_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, render = [], data._render
+    monkeypatch.setattr(data, "_render", lambda job: (made.append(job[2:]), render(job)))
+    for wanted, jobs in ((2, [(0, 2)]), (1, []), (3, [(0, 3)])):
+        made.clear()
+        clips = rendered("render", tmp_path, "train", wanted, silent, 1)
+        assert made == jobs and len(clips) >= wanted
+    assert clips.column("frames", np.array([2])).shape[0] == 1 and len(clips) == 3
 
 
 def test_figures_of_a_stage_are_kept_as_lines_and_for_tensorboard(tmp_path: Path) -> None:

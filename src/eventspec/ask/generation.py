@@ -59,15 +59,19 @@ def media_of(recording: Recording) -> Media:
     return Media(**{sense: stream.read_only() for sense, stream in recording.streams.items()})
 
 
+_TWO_FILES = "frames and events in two files are one recording by --video FILE --events FILE of generate, chat and live"
 MISSING = {
-    ("target", "frames"): "{} has no RGB frames: method {} needs them for the target; add them with --video FILE beside "
-    "--events, or let an EventGPT checkpoint answer from events alone (--target FOLDER)",
-    ("target", "events"): "{} has no events: the target is an event model and sees nothing else; add them with --events FILE "
-    "beside --video, make some with `eventspec events simulate`, or choose another --target",
-    ("drafter", "events"): "{} has no events: method {} needs them for the drafter; use --method eagle, which reads frames "
-    "only, or add them with --events FILE beside --video",
-    ("drafter", "frames"): "{} has no RGB frames: method {} needs them for the drafter; add them with --video FILE beside "
-    "--events",
+    ("target", "frames"): "{} has no RGB frames: method {} needs them for the target; "
+    + _TWO_FILES
+    + "; an EventGPT checkpoint "
+    "as the target answers from events alone",
+    ("target", "events"): "{} has no events: the target is an event model and sees nothing else; " + _TWO_FILES + "; "
+    "`eventspec events simulate` makes some, or choose another target",
+    (
+        "drafter",
+        "events",
+    ): "{} has no events: method {} needs them for the drafter; use --method eagle, which reads frames only; " + _TWO_FILES,
+    ("drafter", "frames"): "{} has no RGB frames: method {} needs them for the drafter; " + _TWO_FILES,
 }
 """What is said of a recording that lacks a sense which a method needs: {recording} and {method}."""
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from eventspec.ask import Generation
+    from eventspec.core import Trace
     from eventspec.experiments.arms import Arm, Recordings
     from eventspec.experiments.figures import Row
     from eventspec.pairs import Pair
@@ -68,6 +69,8 @@ LEGEND = (
 )
 STRIPS = ("autoregressive", "auto", "cross-modal", "eagle")
 """Of the timeline."""
+BESIDE = "cross-modal, a core each (the drafter works beside the encoding; the target has one core)"
+"""One more where cores are shared out: the placement that the method is about."""
 COLUMNS = 80
 
 
@@ -110,6 +113,8 @@ def demo(
             chapters.append(Chapter(title, drawn(strips, recording, question.question), sentences, table_rows(rows)))
     first, last = bench.questions
     traces = [(name, bench.ask(name, first).result().trace) for name in STRIPS if name in bench.arms]
+    if bench.pair.workers.placement == "auto":
+        traces.insert(STRIPS.index("cross-modal") + 1, (BESIDE, bench.beside(first)))
     where = f"pair {bench.pair.name}, {described_placement(bench.pair.workers.placement)}"
     title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
     out.mkdir(parents=True, exist_ok=True)
@@ -181,6 +186,13 @@ class Bench:
         from eventspec.experiments.arms import ask
 
         return ask(self.arms[label], self.recordings, question, Sampling())
+
+    def beside(self, question: Question) -> Trace:
+        """What cross-modal does with a core for each model, when it is warm."""
+        apart = replace(self, arms={BESIDE: replace(self.arms["cross-modal"], pair=self.pair.on("two"))})
+        with apart.arms[BESIDE].pair:
+            apart.ask(BESIDE, question).result()
+            return apart.ask(BESIDE, question).result().trace
 
 
 def rehearse(bench: Bench, question: Question) -> None:

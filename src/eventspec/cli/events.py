@@ -144,6 +144,7 @@ def simulate(
     video: Annotated[Path, options.path_argument("Video, image folder, or any recording with frames.")],
     out: Annotated[Path, options.path("Folder to make, or a file: as `convert` has them.", show_default=False)],
     cut: Cut,
+    reading: options.Reading,
     threshold: Annotated[float, typer.Option(help="Change of log light that makes an event; higher gives fewer.")] = 0.25,
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
@@ -162,7 +163,7 @@ def simulate(
     pixels = model.PixelModel(threshold, spread, noise_hz, refractory_us)
     frameless = f"{video}: holds no frames: give a video, a folder of images or a recording with frames"
     try:
-        recording = cut.of(_opened(video, options.Reading(), fps))
+        recording = cut.of(_opened(video, reading, fps))
     except SizeUnknown:  # of a file of events only
         raise BadInput(frameless) from None
     clip = recording.video

@@ -41,6 +41,8 @@ def live(
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
     max_new_tokens: options.MaxNewTokens = 256,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""

@@ -16,21 +16,23 @@ from eventspec.errors import BadInput
 USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
 Profile = Annotated[str | None, typer.Option(help="Or predict another machine by name, e.g. rtx4090-nf4-7b or h200-7b.")]
-Limit = Annotated[int | None, typer.Option(min=1, help=f"At most this many of the questions (default: {USUAL_LIMIT}).")]
+Limit = Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")]
 
 
 def plan(
     tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")],
     models: options.Models,
     chosen: options.Chosen,
+    reading: options.Reading,
     profile: Profile = None,
     questions: Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")] = None,
-    limit: Limit = None,
+    limit: Limit = USUAL_LIMIT,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
-    measuring = {"--pair": models.pair, "--target": models.target, "--questions": questions, "--limit": limit}
+    measuring = {"--pair": models.pair, "--target": models.target, "--questions": questions}
     measuring |= {f"--{name}": value for name, value in chosen.given.items()}
+    measuring |= {"--limit": None if limit == USUAL_LIMIT else limit}
     if profile is not None and (given := next((name for name, value in measuring.items() if value is not None), None)):
         raise BadInput(f"{given} is for measuring here, --profile is another machine: leave one of them out")
     if profile is not None:
@@ -40,14 +42,21 @@ def plan(
         about = {"profile": profile, "about": machine.about, "stages_source": machine.source}
         found = {**about, **plans.outlook(machine.stages, plans.methods_of(machine, tokens), tokens)}
     else:
-        found = _of_pair(models, chosen, questions, limit or USUAL_LIMIT, tokens)
+        found = _of_pair(models, chosen, reading, (questions, limit), tokens)
     if as_json:
         options.print_found(found, True)
     else:
         _print(found)
 
 
-def _of_pair(models: options.Models, chosen: options.Chosen, questions: Path | None, limit: int, tokens: int) -> dict[str, Any]:
+def _of_pair(
+    models: options.Models,
+    chosen: options.Chosen,
+    reading: options.Reading,
+    asking: tuple[Path | None, int],
+    tokens: int,
+) -> dict[str, Any]:
+    questions, limit = asking
     from eventspec.pairs.names import BASELINE, CHOICES
     from eventspec.recordings.qa import read_questions
 
@@ -67,7 +76,7 @@ def _of_pair(models: options.Models, chosen: options.Chosen, questions: Path | N
         nullcontext(given) if given is not None else street_questions(limit) as asked,
         counted("measuring") as show,
     ):
-        measured = measure(ready, asked, show)
+        measured = measure(ready, asked, show, reading.open)
         about = f"pair {ready.name}, {described_placement(ready.workers.placement)}"
     names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
     about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"

@@ -160,6 +160,7 @@ def heads(
     models, read = options.Models(target=target, device=device or "cpu"), read_questions(questions)
     folders = models.check(["autoregressive"], options.Chosen())
     check_outputs({"--out": out}, [*folders, questions, *(whole_of(one) for one in {asked.recording for asked in read})])
+    _announce(out)
     from eventspec.models.loading import LoadOptions
 
     how = LoadOptions.named(dtype or "float32", device=device or "cpu")
@@ -261,6 +262,7 @@ def mixture(
     asked = None if questions is None else read_questions(questions)
     check_empty(out.resolve())
     check_outputs({"--out": out}, [folder, questions, *(whole_of(one.recording) for one in asked or ())])
+    _announce(out)
     from eventspec.train import mixture as recipe
 
     with shown(("questions", "rounds")) as report:
@@ -384,6 +386,13 @@ def _begin(out: Path, resume: bool, pair: str | None = None, begin_with: str | N
         check_out(out, resume)
         check_outputs({"--out": out}, read)
     reexecute_with_allocator(sys.argv[1:])
+    _announce(out)
+
+
+def _announce(out: Path) -> None:
+    """A line at once: until a recipe is imported and its models are loaded nothing else is shown."""
+    if launched_first():
+        typer.echo(f"training into {out} ...", err=True)
 
 
 def _agreement(figures: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from eventspec.core import Budget, Trace
 from eventspec.costs.fit import measure_level, measure_verify, request, session_of
-from eventspec.experiments.arms import Arm, Recordings, interleaved
+from eventspec.experiments.arms import Arm, Opening, Recordings, interleaved
 from eventspec.experiments.compare import environment
 from eventspec.experiments.figures import Row, column
 from eventspec.experiments.names import BASE
@@ -20,6 +20,7 @@ from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
 from eventspec.experiments.statistics import mean, ratio_of_sums
 from eventspec.pairs import Pair
 from eventspec.pairs.names import EVENT_METHOD
+from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import QA_NAME, write_scenes
 
@@ -56,11 +57,11 @@ class Measured:
 
 @contextmanager
 def street_questions(limit: int) -> Iterator[list[Question]]:
-    """At most `limit` questions about clips of the synthetic street, which the bundled pair was trained for: rendered for the
-    occasion, 0.3 s a clip, and removed after it. On recordings of another world drafters are right less often."""
+    """At most `limit` questions (0: all) about clips of the synthetic street, which the bundled pair was trained for: rendered
+    for the occasion, 0.3 s a clip, and removed after it. On recordings of another world drafters are right less often."""
     split, seed = STREET
     with TemporaryDirectory(prefix="eventspec-street-") as place:
-        write_scenes(Path(place) / "scenes", min(CLIPS, limit), split, seed)
+        write_scenes(Path(place) / "scenes", min(CLIPS, limit or CLIPS), split, seed)
         yield read_questions(Path(place) / "scenes" / QA_NAME, limit)
 
 
@@ -68,13 +69,14 @@ def measure(
     pair: Pair,
     questions: list[Question],
     progress: Callable[[int, int], None] = lambda done, total: None,
+    opening: Opening = Recording.open,
 ) -> Measured:
     """Ask every question with every lossless method, interleaved, and time V(k) and a step of the event drafter."""
     # A method that chooses has no rounds of its own: it is as fast as what it chooses.
     usual = [name for name, method in pair.methods.items() if method.target.lossless and method.choice is None]
     arms = [Arm(name, name, pair) for name in usual]
     rows: list[dict[str, Row]] = []
-    for _, found in interleaved(arms, Recordings(questions), questions, pair.tokens.usual):
+    for _, found in interleaved(arms, Recordings(questions, opening), questions, pair.tokens.usual):
         rows.append(found)
         progress(len(rows), len(questions))
     step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()

@@ -28,7 +28,7 @@ def check_question(question: str) -> None:
     if not isinstance(question, str):
         raise BadInput(f"the question is a {type(question).__name__}: it must be a text")
     if not question.strip():
-        raise BadInput("the prompt is empty: ask something, e.g. --prompt 'What is ahead?'")
+        raise BadInput("the prompt is empty: ask something, such as 'What is ahead?'")
     try:
         question.encode()
     except UnicodeEncodeError:

@@ -52,7 +52,7 @@ SHARES = {"alignment": 0.2, "acceptance": 0.5, "end-to-end": 0.3}
 PRESETS = {  # seconds for each adapter
     "cpu": TrainingPreset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), 6),
     "gpu": TrainingPreset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), 6),
-    "smoke": TrainingPreset(4, 2, Stage("adapters", 2, 1e-3, 2), 2),
+    "smoke": TrainingPreset(4, 2, Stage("adapters", 0, 1e-3, 2, steps=4), 2),
 }
 
 

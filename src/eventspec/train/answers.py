@@ -24,7 +24,7 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.nn import Llama
 from eventspec.scenes.language import questions as ask
-from eventspec.train.data import SHARD, Branch, Clips, Questions, rendered, started_deaf
+from eventspec.train.data import Branch, Clips, Questions, rendered, started_deaf
 from eventspec.train.loop import Report, Stage
 
 TOP = 8
@@ -102,7 +102,6 @@ def greedy_answers(language: Llama, before: list[int], visual: torch.Tensor, ask
 def _answer_part(job: tuple[Callable[[], VideoLlava], Path, Path, list[int], Path]) -> None:
     """Answers for some clips to one npz, in a process of its own."""
     load, tokenizer, folder, numbers, path = job
-    torch.set_num_threads(1)
     model, questions, clips = load().eval(), Questions(Tokenizer.from_file(str(tokenizer))), Clips(folder)
     found = list[tuple[int, Branch]]()
     for number in numbers:
@@ -135,8 +134,17 @@ def answers_of(
     folder.mkdir(parents=True, exist_ok=True)
     parts = [numbers[at : at + 100] for at in range(0, len(numbers), 100)]
     jobs = [(load, tokenizer, clips, part, folder / f"{part[0]:06d}-{part[-1]:06d}.npz") for part in parts]
-    if missing := [job for job in jobs if not job[-1].exists()]:
-        with started_deaf(lambda: multiprocessing.get_context("spawn").Pool(min(workers, len(missing)))) as pool:
+    missing = [job for job in jobs if not job[-1].exists()]
+    if len(missing) == 1:  # nothing to share out, and a process takes seconds to begin
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in each of several processes
+        try:
+            _answer_part(missing[0])
+        finally:
+            torch.set_num_threads(threads)
+    elif missing:
+        make = multiprocessing.get_context("spawn").Pool
+        with started_deaf(lambda: make(min(workers, len(missing)), torch.set_num_threads, (1,))) as pool:
             pool.map(_answer_part, missing, chunksize=1)
     return read_answers([path for *_, path in jobs])
 
@@ -145,7 +153,7 @@ def answered(
     pair: Path, out: Path, split: str, count: int, report: Report, workers: int
 ) -> tuple[Clips, dict[int, list[Branch]]]:
     """The clips of `out`/`split`, and the answers of the pair's target to every question about the first `count` of them."""
-    clips = rendered(f"render {split}", out / split, split, -(-count // SHARD), report, workers)
+    clips = rendered(f"render {split}", out / split, split, count, report, workers)
     load = partial(load_video_llava, pair / "target")
     answers = out / "answers" / fingerprint(load().language) / split  # another target gives other answers
     return clips, answers_of(load, pair / "tokenizer.json", clips.folder, answers, list(range(count)), workers)

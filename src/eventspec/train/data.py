@@ -37,25 +37,27 @@ WORKERS = max(2, min(16, usable_cores()))
 COLUMNS = ("frames", "classes", "frame_labels", "window_labels")
 
 
-def _render(job: tuple[Path, str, int]) -> None:
-    """One shard of clips: frames.npy, classes.npy, labels, facts.jsonl; written beside and renamed."""
-    out, split, number = job
+def _render(job: tuple[Path, str, int, int]) -> None:
+    """One shard of clips, up to number `end`: frames.npy, classes.npy, labels, facts.jsonl; written beside and renamed."""
+    out, split, number, end = job
     made = out / f".shard_{number:04d}.part"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     facts, rows = [], []
-    for index in range(number * SHARD, (number + 1) * SHARD):
+    for index in range(number * SHARD, min(end, (number + 1) * SHARD)):
         clip = make_clip(split_seed(split, 0, index))
         rows.append((clip.frames, red_blue_classes(clip.events, 5), clip.frame_labels, clip.window_labels))
         facts.append(json.dumps(clip.facts.as_json()))
     for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
         np.save(made / f"{name}.npy", np.stack(column))
     (made / "facts.jsonl").write_text("\n".join(facts))
+    shutil.rmtree(out / f"shard_{number:04d}", ignore_errors=True)  # one of fewer clips
     made.rename(out / f"shard_{number:04d}")
 
 
 class Clips:
-    """All shards that are on disk now; arrays are memory-mapped, so the training process holds only what it touches."""
+    """All shards that are on disk now, the last of which may be short; arrays are memory-mapped, so the training process holds
+    only what it touches."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.shards = folder, list[dict[str, Any]]()
@@ -66,7 +68,7 @@ class Clips:
             self.shards.append(shard)
 
     def __len__(self) -> int:
-        return SHARD * len(self.shards)
+        return sum(len(shard["facts"]) for shard in self.shards)
 
     def column(self, name: str, index: Index) -> Tensor:
         """Rows of one array, in the order of `index`."""
@@ -75,6 +77,12 @@ class Clips:
     def facts(self, index: int) -> Facts:
         found: Facts = self.shards[index // SHARD]["facts"][index % SHARD]
         return found
+
+
+def _size(folder: Path, number: int) -> int:
+    """Clips in a shard, 0 where it is not there."""
+    path = folder / f"shard_{number:04d}/facts.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def started_deaf(start: Callable[[], T]) -> T:
@@ -86,13 +94,20 @@ def started_deaf(start: Callable[[], T]) -> T:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def rendered(name: str, folder: Path, split: str, shards: int, report: Report, workers: int) -> Clips:
-    """The clips of `folder`, after what is missing of `shards` shards of 500 clips of a split was rendered: stage `name`."""
-    missing = [(folder, split, number) for number in range(shards) if not (folder / f"shard_{number:04d}").exists()]
+def rendered(name: str, folder: Path, split: str, clips: int, report: Report, workers: int) -> Clips:
+    """The clips of `folder`, after what is missing of the first `clips` of a split was rendered, in shards of 500: stage
+    `name`."""
+    shards = -(-clips // SHARD)
+    wanted = {number: min(SHARD, clips - number * SHARD) for number in range(shards)}
+    missing = [(folder, split, number, clips) for number, least in wanted.items() if _size(folder, number) < least]
     if not missing:
         report(name, 1.0, {})
         return Clips(folder)
     report(name, 1 - len(missing) / shards, {})  # a shard takes a while
+    if len(missing) == 1:  # nothing to share out, and a process takes seconds to begin
+        _render(missing[0])
+        report(name, 1.0, {})
+        return Clips(folder)
     with started_deaf(lambda: multiprocessing.get_context("spawn").Pool(workers)) as pool:
         for done, _ in enumerate(pool.imap(_render, missing), shards - len(missing) + 1):
             report(name, done / shards, {})

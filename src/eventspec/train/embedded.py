@@ -47,10 +47,10 @@ from eventspec.train.processes import ALONE
 
 @dataclass(frozen=True)
 class PairPreset:
-    """How long and how much: the size, shards of 500 clips, the stages by name, clips that the target answers."""
+    """How long and how much: the size, clips, the stages by name, clips that the target answers."""
 
     size: str
-    shards: int
+    clips: int
     stages: dict[str, Stage]
     answers: int
 
@@ -65,18 +65,21 @@ STAGES = {  # learning rate, batch as a multiple, and the tower's share of the r
 }
 
 
-def _preset(size: str, shards: int, minutes: tuple[float, ...], batch: int, answers: int) -> PairPreset:
+def _preset(size: str, clips: int, minutes: tuple[float, ...], batch: int, answers: int, steps: int = 0) -> PairPreset:
     rows = zip(STAGES.items(), minutes, strict=True)
-    stages = {name: Stage(name, 60 * spent, rate, times * batch, tower=tower) for (name, (rate, times, tower)), spent in rows}
-    return PairPreset(size, shards, stages, answers)
+    stages = {
+        name: Stage(name, 60 * spent, rate, times * batch, tower=tower, steps=steps)
+        for (name, (rate, times, tower)), spent in rows
+    }
+    return PairPreset(size, clips, stages, answers)
 
 
 PRESETS = {
-    "cpu": _preset("nano", 24, (10, 45, 50, 95, 20, 30), 8, 3000),
-    "cpu-tune": _preset("nano", 24, (0, 0, 30, 30, 15, 15), 8, 2400),
-    "gpu": _preset("base", 100, (3, 4, 8, 4, 4, 3), 128, 20000),
-    "cpu-base": _preset("base", 24, (40, 160, 160, 150, 60, 60), 8, 3000),
-    "smoke": _preset("nano", 1, (0.05, 0.05, 0.05, 0.05, 0.05, 0.05), 2, 4),
+    "cpu": _preset("nano", 12_000, (10, 45, 50, 95, 20, 30), 8, 3000),
+    "cpu-tune": _preset("nano", 12_000, (0, 0, 30, 30, 15, 15), 8, 2400),
+    "gpu": _preset("base", 50_000, (3, 4, 8, 4, 4, 3), 128, 20000),
+    "cpu-base": _preset("base", 12_000, (40, 160, 160, 150, 60, 60), 8, 3000),
+    "smoke": _preset("nano", 32, (0, 0, 0, 0, 0, 0), 2, 4, steps=2),
 }
 EMBEDDING, HEAD = "model.language.embed.weight", "model.language.head.weight"
 FINE = "drafter_fine"
@@ -88,7 +91,7 @@ def tokenizer_of(out: Path, clips: Clips, vocabulary: int = VOCABULARY) -> Token
     only (smaller BPE of the same text would be the first ids of the larger: no other vocabulary at all)."""
     path = out / ("tokenizer.json" if vocabulary == VOCABULARY else f"tokenizer_{vocabulary}.json")
     if not path.exists():
-        asked = [qa for i in range(SHARD) for qa in every_wording(clips.facts(i))]
+        asked = [qa for i in range(min(SHARD, len(clips))) for qa in every_wording(clips.facts(i))]
         texts = [f"USER: \n{qa.question} ASSISTANT: {qa.answer}" for qa in asked]
         if vocabulary != VOCABULARY:
             texts = [f" {qa.answer}" for qa in asked]
@@ -109,7 +112,7 @@ def train_target(preset: PairPreset, out: Path, clips: Clips, report: Report, be
     }
     for number, (name, losses) in enumerate(stages.items()):
         stage = preset.stages[name]
-        if stage.seconds:
+        if stage.seconds or stage.steps:
             batches = shuffled(range(len(clips)), stage.batch, 100 + number)
             run_stage(stage, training, batches, losses, out / "target", report)
     return training.model
@@ -244,13 +247,13 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
     fraction of the time. Every step picks up where an interrupted one stopped."""
     preset = PRESETS[preset_name]
     begin = None if begin_with is None else folder_of(begin_with)
-    if begin is None and not preset.stages["tower"].seconds:
+    if begin is None and not (preset.stages["tower"].seconds or preset.stages["tower"].steps):
         raise BadInput(f"preset {preset_name} goes on from a pair's weights: say whose with --begin-with")
     if begin is not None:
         check_beginning(SIZES[preset.size], begin)
     out.mkdir(parents=True, exist_ok=True)
     note_run(out, {"recipe": "embedded", "preset": preset_name, "begin_with": begin_with})
-    clips = rendered("render", out / "clips", "train", preset.shards, report, workers)
+    clips = rendered("render", out / "clips", "train", preset.clips, report, workers)
     tokenizer_of(out, clips)
     beside = None
     if not torch.cuda.is_available():

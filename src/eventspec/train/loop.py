@@ -35,8 +35,8 @@ Report = Callable[[str, float, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """One stretch of training: `seconds` of it at peak learning rate `rate`, for batches of `batch` recordings in every
-    process: N processes learn from N x `batch` in a step, at the same rate."""
+    """One stretch of training: `seconds` of it, or so many `steps`, at peak learning rate `rate`, for batches of `batch`
+    recordings in every process: N processes learn from N x `batch` in a step, at the same rate."""
 
     name: str
     seconds: float
@@ -48,7 +48,13 @@ class Stage:
     save_every: float = 120.0
     """Seconds between two checkpoints."""
     snapshots: tuple[float, ...] = ()
-    """Shares of the seconds at which the state is kept as NAME-PERCENT.pt as well."""
+    """Shares of the stage at which the state is kept as NAME-PERCENT.pt as well."""
+    steps: int = 0
+    """So many steps in place of the seconds, however long they take."""
+
+    def progress(self, seconds: float, steps: int) -> float:
+        """The share of it that is done."""
+        return steps / self.steps if self.steps else seconds / self.seconds
 
 
 class TrainingFailed(EventspecError):
@@ -211,7 +217,7 @@ class _Log:
             self.smooth[name] = 0.95 * self.smooth.get(name, figure) + 0.05 * figure
         if steps % 20:
             return
-        self.report(self.stage.name, seconds / self.stage.seconds, {**self.smooth, "step": steps})
+        self.report(self.stage.name, self.stage.progress(seconds, steps), {**self.smooth, "step": steps})
         append_row(self.path, {"step": steps, "seconds": round(seconds, 1), **rounded(self.smooth)})
         if self.scalars is not None:
             for name, value in self.smooth.items():
@@ -237,23 +243,22 @@ def run_stage(
     clipped: Sequence[nn.Module] = (),
     processes: Processes = ALONE,
 ) -> None:
-    """Train until the stage's seconds are used up. `losses(batch, progress)` returns named parts; their sum is minimised (where
-    none has a gradient, backward was run already), names that begin with `_` are only reported. `clipped`: modules whose
-    gradients are clipped each for itself. Ctrl-C loses none of the steps that were taken. Of several `processes`, each with
-    batches of its own, the first one saves and reports; TrainingFailed is raised in all of them at the same step."""
+    """Train until the stage's seconds are used up, or its steps taken. `losses(batch, progress)` returns named parts; their sum
+    is minimised (where none has a gradient, backward was run already), names that begin with `_` are only reported. `clipped`:
+    modules whose gradients are clipped each for itself. Ctrl-C loses none of the steps that were taken. Of several `processes`,
+    each with batches of its own, the first one saves and reports; TrainingFailed is raised in all of them at the same step."""
     optimiser = torch.optim.AdamW(_groups(stage, model), lr=stage.rate, betas=(0.9, 0.97), fused=True)
     checkpoint = StageState(folder, stage.name)
     seconds, steps = checkpoint.load(model, optimiser)
-    if checkpoint.path.exists() and seconds >= stage.seconds:
+    if checkpoint.path.exists() and stage.progress(seconds, steps) >= 1:
         return
     log = _Log(folder, stage, report, steps, processes.first)
     processes.begin(model)
     saved, last = seconds, trained_clock()
     try:
         for batch in batches:
-            if seconds >= stage.seconds:
+            if (progress := stage.progress(seconds, steps)) >= 1:
                 break
-            progress = seconds / stage.seconds
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(progress, stage.rate) * group["scale"]
             parts = losses(batch, progress)
@@ -271,7 +276,7 @@ def run_stage(
             if processes.first:
                 log.add(figures, steps, seconds)
                 for share in stage.snapshots:
-                    if progress < share <= seconds / stage.seconds:
+                    if progress < share <= stage.progress(seconds, steps):
                         StageState(folder, f"{stage.name}-{share:.0%}".rstrip("%")).save(model, None, seconds, steps)
             if seconds - saved > stage.save_every:
                 if processes.first:

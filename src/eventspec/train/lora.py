@@ -39,7 +39,7 @@ LARGEST = 1024
 
 PRESETS = {
     "cpu": TrainingPreset(1500, 64, Stage(NAME, 240, 2e-3, 8), 6),
-    "smoke": TrainingPreset(4, 2, Stage(NAME, 2, 2e-3, 2), 2),
+    "smoke": TrainingPreset(4, 2, Stage(NAME, 0, 2e-3, 2, steps=4), 2),
 }
 
 

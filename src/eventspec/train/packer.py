@@ -30,7 +30,7 @@ from eventspec.train.processes import ALONE
 
 PRESETS = {
     "cpu": TrainingPreset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
-    "smoke": TrainingPreset(4, 2, Stage("packer", 2, 1e-3, 2), 2),
+    "smoke": TrainingPreset(4, 2, Stage("packer", 0, 1e-3, 2, steps=4), 2),
 }
 
 
