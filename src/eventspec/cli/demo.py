@@ -69,7 +69,7 @@ LEGEND = (
 )
 STRIPS = ("autoregressive", "auto", "cross-modal", "eagle")
 """Of the timeline."""
-BESIDE = "cross-modal, a core each (the drafter works beside the encoding; the target has one core)"
+BESIDE = "cross-modal, a core each (drafter beside the encoding, target on one core)"
 """One more where cores are shared out: the placement that the method is about."""
 COLUMNS = 80
 
@@ -188,9 +188,12 @@ class Bench:
         return ask(self.arms[label], self.recordings, question, Sampling())
 
     def beside(self, question: Question) -> Trace:
-        """What cross-modal does with a core for each model, when it is warm."""
-        apart = replace(self, arms={BESIDE: replace(self.arms["cross-modal"], pair=self.pair.on("two"))})
-        with apart.arms[BESIDE].pair:
+        """What cross-modal does with a core for each model, when it is warm: the drafter begins beside the target, whatever
+        was measured to pay where cores are shared out."""
+        with self.pair.on("two") as pair:
+            method = pair.method("cross-modal")
+            pair = pair.with_method("cross-modal", replace(method, policy=replace(method.policy, concurrent=True), learnt=None))
+            apart = replace(self, arms={BESIDE: replace(self.arms["cross-modal"], pair=pair)})
             apart.ask(BESIDE, question).result()
             return apart.ask(BESIDE, question).result().trace
 

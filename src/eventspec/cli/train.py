@@ -386,7 +386,8 @@ def _begin(out: Path, resume: bool, pair: str | None = None, begin_with: str | N
         check_out(out, resume)
         check_outputs({"--out": out}, read)
     reexecute_with_allocator(sys.argv[1:])
-    _announce(out)
+    if not resume:  # what is gone on with is known to be of this run only when its models are loaded
+        _announce(out)
 
 
 def _announce(out: Path) -> None:
