@@ -97,3 +97,20 @@ def test_an_answer_that_differs_once_is_told() -> None:
 def test_the_width_is_that_of_the_interval(own: list[float]) -> None:
     low, high = figures_of(repeats(own))["auto"]["speedup_ci95"]
     assert width(figures_of(repeats(own))["auto"]) == pytest.approx((high - low) / high)
+
+
+def test_the_second_placement_has_the_drafter_beside_the_encoding() -> None:
+    from eventspec.cli.demo import BESIDE, QUESTIONS, SCENE, STRIPS, Bench
+    from eventspec.experiments.arms import Arm, Recordings
+    from eventspec.pairs import load_pair
+    from eventspec.pairs.pair_file import DATA
+    from eventspec.recordings.qa import Question
+
+    question = Question(SCENE, DATA / "clips" / SCENE, QUESTIONS[SCENE], "-")
+    with load_pair("nano", fit=False) as pair:
+        arm = Arm("cross-modal", "cross-modal", pair)
+        trace = Bench(pair, {"cross-modal": arm}, [question], Recordings([question])).beside(question)
+    began = {lane: min(span.start for span in trace.spans if span.lane == lane) for lane in ("target", "drafter")}
+    drafted = min(span.end for span in trace.spans if span.lane == "drafter" and span.stage == "draft")
+    assert trace.device_plan == "two" and began["target"] < drafted and began["drafter"] < trace.marks["first_committed"]
+    assert BESIDE.split(",")[0] in STRIPS

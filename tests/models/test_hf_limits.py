@@ -208,6 +208,15 @@ def test_a_template_that_drops_the_question_or_pictures_is_told(
     path.write_text(usual.replace("{{ c.text }}", ""))
     with pytest.raises(BadCheckpoint, match="its chat template does not hold the question as it was asked"):
         load_folder(folder)
+    for broken, said in (("{% for m in", "TemplateSyntaxError"), ("{{ raise_exception('two at most') }}", "two at most")):
+        path.write_text(broken)
+        with pytest.raises(BadCheckpoint, match=rf"its chat template fails \(.*{said}.*\): mend it"):
+            load_folder(folder)
+    path.write_text(usual.replace("<image>", "").replace("answer:", "<image><image> answer:"))
+    with pytest.raises(BadInput, match=r"it cannot read 1 frames of .* as many as its chat template has"):
+        load_folder(folder)
+    with load_folders(folder, method="autoregressive", how=LoadOptions(frames=2)) as pair:
+        assert answered(pair, recording)[0]
     path.write_text(usual.replace("<image>", "").replace("answer:", "<image> answer:"))
     pair = load_folders(folder, method="autoregressive", how=LoadOptions(frames=2))
     with pytest.raises(BadInput, match=r"it cannot read 2 frames of .*: try --frames 1 .* EVENTSPEC_DEBUG=1"):

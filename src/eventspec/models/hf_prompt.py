@@ -75,11 +75,20 @@ class Prompter:
         messages = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
         template = partial(self.processor.apply_chat_template, messages, add_generation_prompt=True)
         with self.quiet(), self.explained(len(frames), frames.shape):
-            if _letters(question) not in _letters(template(tokenize=False)):
+            if _letters(question) not in _letters(self._rendered(template)):
                 problem = f"{self.folder}: its chat template does not hold the question as it was asked"
                 raise BadCheckpoint(f"{problem}: mend the template, or every question gets the same answer")
             made = template(tokenize=True, return_dict=True, return_tensors="pt")
         return dict(made.to(self.model.device, self.dtype))  # ids stay whole numbers
+
+    def _rendered(self, template: Callable[..., Any]) -> str:
+        """What the chat template makes of the messages; BadCheckpoint for a template that cannot be used."""
+        try:
+            return str(template(tokenize=False))
+        except Exception as error:
+            said = next(iter(str(error).strip().splitlines()), "")[:200]
+            problem = f"{self.folder}: its chat template fails ({type(error).__name__}: {said})"
+            raise BadCheckpoint(f"{problem}: mend it; it gets a list of pictures and one text") from error
 
     @contextmanager
     def explained(self, count: int, shape: Sequence[int]) -> Iterator[None]:
@@ -91,7 +100,7 @@ class Prompter:
         except Exception as error:
             said = next(iter(str(error).strip().splitlines()), "")[:200]
             problem = f"{self.folder}: it cannot read {count} frames of {shape[2]}x{shape[1]} ({type(error).__name__}: {said})"
-            hint = "try --frames 1 or larger frames; EVENTSPEC_DEBUG=1 shows the trace"
+            hint = "try --frames 1 or larger frames, or as many as its chat template has; EVENTSPEC_DEBUG=1 shows the trace"
             raise BadInput(f"{problem}: {hint}") from error
 
     def prompt(self, inputs: dict[str, Any]) -> HfPrompt:

@@ -292,7 +292,14 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
     prompter = Prompter(opened.folder, model, opened.processor, opened.placeholders, opened.dtype, _quiet)
 
     def probe() -> tuple[HfPrompt, bool, bool]:
-        inputs = prompter.inputs("What is this?", picture)
+        nonlocal picture
+        try:
+            inputs = prompter.inputs("What is this?", picture)
+        except BadInput:  # perhaps its chat template has another number of pictures
+            if how.frames in (None, 1):
+                raise
+            picture = picture.repeat(how.frames, 0)
+            inputs = prompter.inputs("What is this?", picture)
         own = model(**inputs, use_cache=False).logits[0, -1]
         if not own.max().isfinite():
             kind = str(opened.dtype).removeprefix("torch.")
@@ -312,7 +319,7 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
     frames = min(FRAMES, fitting) if how.frames is None else how.frames
     limits = {
         "frames": frames,
-        f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": prompt.visual,
+        f"rows_per_{_PROBE_SIDE}x{_PROBE_SIDE}_frame": prompt.visual // len(picture),
         "position_rows": len(prompt.positions),
     }
     notes = []
