@@ -220,7 +220,8 @@ def test_the_first_process_alone_tells_what_stopped_all(
     monkeypatch.setattr(recipe, "train", failing)
     monkeypatch.setattr("eventspec.train.processes.started", pretended)
     assert run(["train", "heads", "--out", str(tmp_path / "new")]) == code
-    assert capsys.readouterr().err.strip() == ("eventspec: heads: the loss is nan at step 3" if code else "")
+    told = f"training into {tmp_path / 'new'} ...\neventspec: heads: the loss is nan at step 3"
+    assert capsys.readouterr().err.strip() == (told if code else "")
 
 
 def test_only_the_first_process_minds_a_folder_in_use(

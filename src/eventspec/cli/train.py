@@ -392,7 +392,7 @@ def _begin(out: Path, resume: bool, pair: str | None = None, begin_with: str | N
 
 def _announce(out: Path) -> None:
     """A line at once: until a recipe is imported and its models are loaded nothing else is shown."""
-    if launched_first():
+    if launched() and launched_first():  # what is no count of processes is refused first
         typer.echo(f"training into {out} ...", err=True)
 
 
