@@ -6,7 +6,7 @@ import json
 
 import eventspec as es
 
-pair = es.load_pair("embedded")
+pair = es.load_pair("nano")
 recording = es.Recording.open("example:street")
 
 result = es.generate(pair, recording, "Describe the scene.")

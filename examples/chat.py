@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import eventspec as es
 
-pair = es.load_pair("embedded")
+pair = es.load_pair("nano")
 context = pair.open(es.Recording.open("example:street"))
 for question in ("What is ahead?", "How many road users are visible?", "Is anybody crossing the road?"):
     result = context.ask(question)

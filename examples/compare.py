@@ -6,7 +6,7 @@ import eventspec as es
 
 METHODS = ("autoregressive", "auto", "eagle", "prior")  # prior: drafts what is usually said, and sees nothing
 
-pair = es.load_pair("embedded")
+pair = es.load_pair("nano")
 recording = es.Recording.open("example:street")
 questions = ("Describe the scene.", "How many road users are visible?")
 seconds = dict.fromkeys(METHODS, 0.0)

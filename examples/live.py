@@ -6,7 +6,7 @@ import time
 
 import eventspec as es
 
-pair = es.load_pair("embedded")
+pair = es.load_pair("nano")
 recording = es.Recording.open("example:davis")
 question, before = "How many road users are visible?", recording.span.start_us
 with pair.live(window_us=500_000) as live:

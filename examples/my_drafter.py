@@ -25,7 +25,7 @@ class Remembering:
 
 
 drafter = Remembering()
-pair = es.load_pair("embedded").with_drafter("remembering", drafter)
+pair = es.load_pair("nano").with_drafter("remembering", drafter)
 recording = es.Recording.open("example:street")
 first = es.generate(pair, recording, "Describe the scene.", "autoregressive")
 drafter.answers["Describe the scene."] = first.token_ids

@@ -30,7 +30,7 @@ class Bigram(es.Target, es.Context):  # it sees nothing of a recording, so it is
         return Answer(self.table)
 
 
-pair, recording = es.load_pair("embedded"), "example:street"
+pair, recording = es.load_pair("nano"), "example:street"
 read = torch.tensor([0, *es.generate(pair, recording, "Is anybody crossing the road?").token_ids])
 table = torch.zeros(pair.vocabulary.size, pair.vocabulary.size)
 table.index_put_((read[:-1], read[1:]), torch.tensor(1.0), accumulate=True)

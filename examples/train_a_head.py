@@ -16,7 +16,7 @@ def tell(stage: str, progress: float, figures: dict[str, float]) -> None:
 
 
 asked = ("Describe the scene.", "How many road users are visible?", "What is around us?", "What should the driver do?")
-pair, recording = es.load_pair("embedded", fit=False), es.Recording.open("example:street")
+pair, recording = es.load_pair("nano", fit=False), es.Recording.open("example:street")
 with tempfile.TemporaryDirectory() as folder:
     questions = Path(folder) / "qa.jsonl"
     rows = [{"recording": "example:street", "question": question, "answer": "-"} for question in asked]

@@ -107,7 +107,7 @@ def embedded(
 ) -> None:
     """Train a pair as `nano` is: a small Video-LLaVA on the synthetic street and an event drafter distilled on its answers."""
     check_known("preset", [preset], PRESETS["embedded"])
-    _begin(out, resume, begin_with=begin_with, alone="the embedded pair is")
+    _begin(out, resume, begin_with=begin_with, alone="a pair is")
     from eventspec.train import embedded as recipe
 
     with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
