@@ -114,9 +114,8 @@ def counted(doing: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def announced(doing: str) -> None:
-    """A line about what takes long, where no terminal shows more of it."""
-    if not sys.stderr.isatty():
-        typer.echo(f"{doing} ...", err=True)
+    """A line about what takes long, at once: before torch is imported."""
+    typer.echo(f"{doing} ...", err=True)
 
 
 @contextmanager

@@ -112,9 +112,7 @@ def demo(
             recording = bench.recordings.real(question.recording)
             chapters.append(Chapter(title, drawn(strips, recording, question.question), sentences, table_rows(rows)))
     first, last = bench.questions
-    traces = [(name, bench.ask(name, first).result().trace) for name in STRIPS if name in bench.arms]
-    if bench.pair.workers.placement == "auto":
-        traces.insert(STRIPS.index("cross-modal") + 1, (BESIDE, bench.beside(first)))
+    traces = bench.strips(first)
     where = f"pair {bench.pair.name}, {described_placement(bench.pair.workers.placement)}"
     title = f'{SCENE}: "{QUESTIONS[SCENE]}"\n{where}; one run each, so times and speeds vary'
     out.mkdir(parents=True, exist_ok=True)
@@ -126,7 +124,8 @@ def demo(
     console.rule(f"live: {REAL}, replayed in real time")
     with bench.pair.live("auto") as stream:
         replay = Replay(stream, bench.recordings.real(last.recording), LIVE_SECONDS)
-        streamed = report(stream, replay, ask_repeatedly(stream, replay, last.question, 0.5, 64, quiet=True), last.question)
+        asked = ask_repeatedly(stream, replay, last.question, 0.5, {"max_new_tokens": 64}, quiet=True)
+        streamed = report(stream, replay, asked, last.question)
     if as_json:
         options.print_found({"runs": runs, "live": streamed}, True)
         return
@@ -186,6 +185,13 @@ class Bench:
         from eventspec.experiments.arms import ask
 
         return ask(self.arms[label], self.recordings, question, Sampling())
+
+    def strips(self, question: Question) -> list[tuple[str, Trace]]:
+        """What is drawn of the timeline, by label."""
+        traces = [(name, self.ask(name, question).result().trace) for name in STRIPS if name in self.arms]
+        if self.pair.workers.placement == "auto":
+            traces.insert(STRIPS.index("cross-modal") + 1, (BESIDE, self.beside(question)))
+        return traces
 
     def beside(self, question: Question) -> Trace:
         """What cross-modal does with a core for each model, when it is warm: the drafter begins beside the target, whatever

@@ -30,7 +30,7 @@ def plan(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
-    measuring = {"--pair": models.pair, "--target": models.target, "--questions": questions}
+    measuring: dict[str, Any] = {"--pair": models.pair, "--target": models.target, "--questions": questions}
     measuring |= {f"--{name}": value for name, value in chosen.given.items()}
     measuring |= {"--limit": None if limit == USUAL_LIMIT else limit}
     if profile is not None and (given := next((name for name, value in measuring.items() if value is not None), None)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from eventspec.cli import options
-from eventspec.cli.bars import shown
+from eventspec.cli.bars import announced, shown
 from eventspec.cli.help import App
 from eventspec.errors import BadInput, check_known
 from eventspec.files import check_empty, check_outputs, read_json
@@ -160,7 +160,7 @@ def heads(
     models, read = options.Models(target=target, device=device or "cpu"), read_questions(questions)
     folders = models.check(["autoregressive"], options.Chosen())
     check_outputs({"--out": out}, [*folders, questions, *(whole_of(one) for one in {asked.recording for asked in read})])
-    _announce(out)
+    announced(f"training into {out}")
     from eventspec.models.loading import LoadOptions
 
     how = LoadOptions.named(dtype or "float32", device=device or "cpu")
@@ -262,7 +262,7 @@ def mixture(
     asked = None if questions is None else read_questions(questions)
     check_empty(out.resolve())
     check_outputs({"--out": out}, [folder, questions, *(whole_of(one.recording) for one in asked or ())])
-    _announce(out)
+    announced(f"training into {out}")
     from eventspec.train import mixture as recipe
 
     with shown(("questions", "rounds")) as report:
@@ -294,7 +294,6 @@ def adapter(
 
     On several GPUs, or processes, as `train heads`.
     """
-
     phases, kinds = check_phases(phase or [], free_running), check_kinds(kind or ["bottleneck"], output)
     check_known("preset", [preset], PRESETS["adapters"])
     if free_running and output != "features":
@@ -369,7 +368,6 @@ def _failing_once(processes: Processes) -> Iterator[None]:
 
 def _check_one_process(what: str) -> None:
     """BadInput where torchrun started several; `what`: the subject of the sentence."""
-
     if launched() > 1:
         raise BadInput(f"{what} trained in one process, not in {launched()}: start it without torchrun")
 
@@ -386,14 +384,9 @@ def _begin(out: Path, resume: bool, pair: str | None = None, begin_with: str | N
         check_out(out, resume)
         check_outputs({"--out": out}, read)
     reexecute_with_allocator(sys.argv[1:])
-    if not resume:  # what is gone on with is known to be of this run only when its models are loaded
-        _announce(out)
-
-
-def _announce(out: Path) -> None:
-    """A line at once: until a recipe is imported and its models are loaded nothing else is shown."""
-    if launched() and launched_first():  # what is no count of processes is refused first
-        typer.echo(f"training into {out} ...", err=True)
+    # Whether what is gone on with is of this run is known later. What is no count of processes is refused first.
+    if not resume and launched() and launched_first():
+        announced(f"training into {out}")
 
 
 def _agreement(figures: dict[str, Any]) -> list[str]:
