@@ -66,9 +66,9 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
 def write(path: Path, stream: EventStream) -> None:
     """Write the stream as x, y uint16, t int64, p uint8, width, height, t_unit; the caller chooses and renames the path."""
-    columns = {"x": stream.x, "y": stream.y, "t": stream.t, "p": stream.p, UNIT: "us"}
+    x, y, t, p = stream.x, stream.y, stream.t, stream.p
     with path.open("wb") as file:
-        np.savez_compressed(file, width=stream.width, height=stream.height, **columns)
+        np.savez_compressed(file, x=x, y=y, t=t, p=p, width=stream.width, height=stream.height, t_unit="us")
 
 
 def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Array:
