@@ -53,7 +53,7 @@ def real() -> Recording:
     return Recording.open(DATA / "clips/davis346_traffic_1s")
 
 
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("index", [0, *(pytest.param(index, marks=pytest.mark.long) for index in (1, 2))])
 def test_every_lossless_method_gives_the_baselines_tokens_on_held_out_scenes(pair: Pair, index: int) -> None:
     recording, asked = scene(index)
     for question in asked:

@@ -52,9 +52,10 @@ def plain(pair: Pair, *asked: Any, temperature: float = 0.0) -> list[int]:
 
 @pytest.mark.parametrize("head", ["eagle", "eagle1", "eagle3", "specvlm"])
 @pytest.mark.parametrize("tree", ["dynamic", "static", "published", "chain"])
-def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str) -> None:
+@pytest.mark.parametrize("scenes", [range(1), pytest.param(range(2), marks=pytest.mark.long)], ids=len)
+def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str, scenes: range) -> None:
     with_it, rounds, said = pair.with_head(f"{head}:{tree}"), 0, 0
-    for index in range(2):
+    for index in scenes:
         recording, asked = scene(977, index)
         for question in asked[:5]:
             for temperature in (0.0, 1.0):
