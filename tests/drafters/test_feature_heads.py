@@ -131,8 +131,9 @@ def _inference() -> Any:
 
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("growth", GROWTHS)
-def test_a_head_of_any_weights_never_changes_the_answer(kind: str, growth: str) -> None:
-    for seed in range(3):
+@pytest.mark.parametrize("seeds", [(0,), pytest.param((1, 2), marks=pytest.mark.long)], ids=str)
+def test_a_head_of_any_weights_never_changes_the_answer(kind: str, growth: str, seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
         model = target(seed)
         by = drafter(model, HEADS[kind](), GROWTHS[growth])
         for sampling in (Sampling(max_new_tokens=30, stop_ids=(END,)), Sampling(1.0, max_new_tokens=25, seed=seed)):
@@ -194,8 +195,7 @@ def fit(drawn: Counter[tuple[int, ...]], wanted: dict[tuple[int, ...], float]) -
 @pytest.mark.parametrize("kind", ["eaglevlm", "dream"])
 def test_sampled_answers_have_the_targets_distribution(kind: str) -> None:
     """Chi-square over answers of three tokens, a draft tree in every round; the slightly warmer target fails the same test."""
-    prompt, temperature = "5 1 9 2 14 7", 0.3
-    model = target()
+    model, prompt, temperature = target(), "5 1 9 2 14 7", 0.3
     by, drawn, accepted = drafter(model, HEADS[kind](), TreeConfig(8, 3)), Counter[tuple[int, ...]](), 0
     for seed in range(2500):
         request = Request(Media(), prompt, Sampling(temperature, max_new_tokens=3, seed=seed))
