@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Tests run side by side: threads that wait for each other by spinning would take the cores from those they wait for. Read once,
 # when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "PYTEST_XDIST_WORKER" in os.environ:  # what asks for more threads than one still gets them
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts what it runs in the background with interrupts ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

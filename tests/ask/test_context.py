@@ -50,7 +50,17 @@ def test_a_second_question_is_answered_as_a_fresh_one(settings: dict[str, Any], 
     assert later >= 12, "the recording was encoded again"
 
 
-@pytest.mark.parametrize("head", ["eagle3", "vispec", "msd", "dream", "massv:pruned", "frugal", "hivis"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "eagle3",
+        "vispec",
+        "dream",
+        "massv:pruned",
+        "hivis",
+        *(pytest.param(h, marks=pytest.mark.long) for h in ("msd", "frugal")),
+    ],
+)
 def test_heads_keep_what_they_read(head: str, pair: Pair, recording: Recording) -> None:
     other = pair.with_head(head)
     context = other.open(recording)

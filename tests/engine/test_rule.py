@@ -143,10 +143,10 @@ def test_sequences_are_distributed_as_the_targets_own(draft: Draft, sampling: Sa
             drawn_tree(replace=False), {"frequency_penalty": 1.5, "presence_penalty": -0.5}, id="penalties, tree drawn"
         ),
         pytest.param(drawn_tree(replace=True), {"bad_words": ((1, 2), (3, 0, 4), (2,))}, id="bad words, tree drawn"),
-        pytest.param(drawn_chain, {"logit_bias": {0: 1.5, 4: -2.0}}, id="bias, chain drawn"),
+        pytest.param(drawn_chain, {"logit_bias": {0: 1.5, 4: -2.0}}, id="bias, chain drawn", marks=pytest.mark.long),
         pytest.param(chosen_tree, {"min_new_tokens": 2, "stop_ids": (0, 3)}, id="least length, tree chosen"),
         pytest.param(drawn_tree(replace=False), {"constraint": 0.5}, id="constraint, tree drawn"),
-        pytest.param(chosen_tree, {"constraint": 0.5}, id="constraint, tree chosen"),
+        pytest.param(chosen_tree, {"constraint": 0.5}, id="constraint, tree chosen", marks=pytest.mark.long),
     ],
 )
 def test_sequences_are_the_targets_own_under_every_feature(
