@@ -21,7 +21,10 @@ TORCH_WANTED = import tomllib; \
 
 # Tests run side by side on up to two cores.
 JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); test $$cores -lt 2 && echo 0 || echo 2)
-PYTEST_ARGS ?= -n $(JOBS)
+# A process takes the second half of the tests, and what the other one has left: a file's fixtures are mostly made once.
+PYTEST_ARGS ?= -n $(JOBS) --dist worksteal
+# Tests start dozens of processes, each of which would compile what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Pip's own warnings (a place of its configuration that is not there) are none of ours: a second --quiet; errors are still shown.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
@@ -34,7 +37,7 @@ help:  ## this list
 	@echo
 	@echo "PYTHON=python3.12        the interpreter for .venv (default: the first >= 3.11 that is found)"
 	@echo "TORCH_INDEX=URL          take torch, and only torch, from this index (say, one with CPU builds)"
-	@echo "PYTEST_ARGS='-k rule'    other arguments for pytest (default: -n $(JOBS), two processes where there are two cores)"
+	@echo "PYTEST_ARGS='-k rule'    other arguments for pytest (default: -n $(JOBS) --dist worksteal, two processes where there are two cores)"
 
 demo: $(READY_DEMO)  ## the embedded pair answers on the bundled clips
 	$(BIN)/eventspec demo

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 # Tests run side by side: threads that wait for each other by spinning would take the cores from those they wait for. Read once,
 # when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "PYTEST_XDIST_WORKER" in os.environ:  # what asks for more threads than one still gets them
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts what it runs in the background with interrupts ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -163,6 +166,20 @@ def default_costs() -> Iterator[None]:
     """Pairs are loaded with the costs that the code names: what a busy machine measures would be another one in every run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("eventspec.pairs.loading.fitted", lambda pair: pair)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bundled_prior() -> Iterator[None]:
+    """The bundled pair's text prior is read once, which is more than half of what loading the pair takes; drafting leaves it as
+    it is. Every other one is read as usual."""
+    from eventspec.drafters import TextPrior
+    from eventspec.pairs.pair_file import DATA
+
+    bundled, read = DATA / "pairs/nano/prior.json", TextPrior.load
+    kept = cache(read)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TextPrior, "load", staticmethod(lambda path: (kept if path == bundled else read)(path)))
         yield
 
 

@@ -20,11 +20,11 @@ from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 
 QUESTIONS = ("What is ahead?", "How many road users are visible?", "Describe the scene.")
-SETTINGS: dict[str, Any] = {
-    "greedy": {},
-    "sampled": {"temperature": 0.8, "seed": 3},
-    "cut and penalised": {"temperature": 1.2, "top_p": 0.9, "repetition_penalty": 1.3, "seed": 5},
-}
+SETTINGS = [
+    pytest.param({}, id="greedy"),
+    pytest.param({"temperature": 0.8, "seed": 3}, id="sampled", marks=pytest.mark.long),
+    pytest.param({"temperature": 1.2, "top_p": 0.9, "repetition_penalty": 1.3, "seed": 5}, id="cut and penalised"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def recording() -> Recording:
     return Recording.open(DATA / "clips/street_scene")
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("settings", SETTINGS)
 def test_a_second_question_is_answered_as_a_fresh_one(settings: dict[str, Any], pair: Pair, recording: Recording) -> None:
     context, later = pair.open(recording), 0
     for question in QUESTIONS:
@@ -50,7 +50,17 @@ def test_a_second_question_is_answered_as_a_fresh_one(settings: dict[str, Any], 
     assert later >= 12, "the recording was encoded again"
 
 
-@pytest.mark.parametrize("head", ["eagle3", "vispec", "msd", "dream", "massv:pruned", "frugal", "hivis"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "eagle3",
+        "vispec",
+        "dream",
+        "massv:pruned",
+        "hivis",
+        *(pytest.param(h, marks=pytest.mark.long) for h in ("msd", "frugal")),
+    ],
+)
 def test_heads_keep_what_they_read(head: str, pair: Pair, recording: Recording) -> None:
     other = pair.with_head(head)
     context = other.open(recording)

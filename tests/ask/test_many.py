@@ -42,8 +42,10 @@ def together(pair: Pair, asked: list[es.Ask], most: int) -> tuple[es.Batch, list
     return es.generate_many(pair, asked, most=most), [es.generate_many(pair, [ask], most=1) for ask in asked]
 
 
-def test_eight_at_a_time_say_what_one_after_the_other_says(pair: Pair) -> None:
-    asked = asks(24, seed=1)
+@pytest.mark.parametrize("count", [10, pytest.param(24, marks=pytest.mark.long)])
+def test_eight_at_a_time_say_what_one_after_the_other_says(pair: Pair, count: int) -> None:
+    """With ten, every method is asked, and two join as others end."""
+    asked = asks(count, seed=1)
     many, alone = together(pair, asked, most=8)
     assert [result.token_ids for result in many.results] == [one.results[0].token_ids for one in alone]
     assert [result.text for result in many.results] == [one.results[0].text for one in alone]

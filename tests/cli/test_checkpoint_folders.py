@@ -227,7 +227,10 @@ OURS = {
 }
 
 
-@pytest.mark.parametrize("name", OURS)
+QUICK = ("msd", "massv", "specvlm")
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in OURS if name not in QUICK)])
 def test_check_names_heads_that_are_our_own_and_export_refuses_them(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -31,6 +31,12 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
     return json.loads(found.out)
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison begins at once: what steps cost is measured by the comparison in tests/house/test_schemas.py."""
+    monkeypatch.setattr("eventspec.pairs.warm_up", lambda pair, only=(): pair)
+
+
 def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = ("generate", "--recording", REAL, "--prompt", "What is around us?", "--json")
     base = told(capsys, *asked, "--method", "autoregressive")
@@ -68,6 +74,7 @@ def test_generate_joins_events_and_frames_of_two_files(capsys: pytest.CaptureFix
         assert says in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_bench_compare_opens_files_that_do_not_state_their_sensor(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     recording = Recording.open(REAL)
     assert recording.video is not None and recording.events is not None
@@ -75,7 +82,7 @@ def test_bench_compare_opens_files_that_do_not_state_their_sensor(capsys: pytest
     images.mkdir(parents=True)
     times = recording.video.times_us
     for number in range(len(times)):
-        Image.fromarray(recording.video.frames[number]).save(images / f"{number:06d}.png")
+        Image.fromarray(recording.video.frames[number]).save(images / f"{number:06d}.png", compress_level=0)
     (tmp_path / "seq/images/timestamps.txt").write_text("".join(f"{time}\n" for time in times))
     (tmp_path / "seq/events/left").mkdir(parents=True)
     dsec_h5.write(tmp_path / "seq/events/left/events.h5", recording.events)
@@ -104,6 +111,7 @@ def test_generate_shows_provisional_tokens(capsys: pytest.CaptureFixture[str]) -
     assert "".join(committed.split()) == "".join(plain.split())
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_bench_compare_writes_rows_and_a_summary(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     told(capsys, "scenes", "make", "--clips", 2, "--split", "test", "--seed", 5, "--out", tmp_path / "made", "--json")
     methods = ("autoregressive", "cross-modal", "ngram", "prior")
@@ -131,11 +139,16 @@ def for_people(lines: list[str], page: Path) -> None:
     assert "http" not in re.sub(r'base64,[^"]+', "", written), "the page loads nothing"
 
 
+@pytest.mark.parametrize("repeats", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_demo_compares_every_method_on_both_recordings(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("eventspec.cli.demo.MOST_REPEATS", 2)
+    monkeypatch.setattr("eventspec.cli.demo.MOST_REPEATS", repeats)
+    if repeats == 1:  # what auto learns and what steps cost here are the long run's
+        monkeypatch.setattr("eventspec.pairs.warm_up", lambda pair: pair)
+        monkeypatch.setattr("eventspec.cli.demo.rehearse", lambda *_: None)
+        monkeypatch.setattr("eventspec.cli.demo.LIVE_SECONDS", 3.0)
     assert run(["demo", "--json", "--html", "demo.html"]) == 0  # for people on standard error
     shown = capsys.readouterr()
     assert "loading" in shown.err.splitlines()[0], "something is said before the first measurement ends"

@@ -8,14 +8,29 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.ask import generate, generation
+from eventspec.ask import Result, generate, generation
 from eventspec.compress.lossy import CompressedEncoder, most_attended
 from eventspec.core import BadInput, Sampling, Trace
 from eventspec.models.prompt import Prompt
 from eventspec.nn import Llama, LlamaConfig
-from eventspec.pairs import load_pair
+from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair("nano", "one")
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return Recording.open(DATA / "clips/street_scene")
+
+
+@pytest.fixture(scope="module")
+def plain(pair: Pair, recording: Recording) -> Result:
+    return generate(pair, recording, "How many road users are visible?", "autoregressive", max_new_tokens=12)
 
 
 def test_attention_keeps_the_rows_that_the_last_row_looks_at() -> None:
@@ -35,35 +50,30 @@ def test_attention_keeps_the_rows_that_the_last_row_looks_at() -> None:
 
 
 @pytest.mark.parametrize("spec", ["pool:1", "pool:3", "prune:5", "attention:2", "pool:520"])
-def test_a_compressed_target_says_that_it_is_lossy(spec: str) -> None:
-    pair = load_pair("nano", "one").with_compression(spec)
-    recording = Recording.open(DATA / "clips/street_scene")
-    result = generate(pair, recording, "How many road users are visible?", "compressed-target", max_new_tokens=12)
+def test_a_compressed_target_says_that_it_is_lossy(spec: str, pair: Pair, recording: Recording, plain: Result) -> None:
+    result = generate(
+        pair.with_compression(spec), recording, "How many road users are visible?", "compressed-target", max_new_tokens=12
+    )
     assert result.lossless is False
     assert result.visual_tokens == -(-520 // int(spec.split(":")[1]))
-    plain = generate(pair, recording, "How many road users are visible?", "autoregressive", max_new_tokens=12)
     assert plain.lossless
     if spec == "pool:1":
         assert result.token_ids == plain.token_ids
-    pair.workers.close()
 
 
 @pytest.mark.parametrize("spec", ["pool:0", "pool", "shrink:3", "pool:-2", "pool:x"])
-def test_a_compression_that_cannot_be_is_refused(spec: str) -> None:
+def test_a_compression_that_cannot_be_is_refused(spec: str, pair: Pair) -> None:
     with pytest.raises(BadInput, match=r"leaves no visual token|cannot be read|unknown compression"):
-        load_pair("nano", "one").with_compression(spec)
+        pair.with_compression(spec)
 
 
-def test_a_foreign_target_is_not_reduced() -> None:
-    pair = load_pair("nano", "one")
+def test_a_foreign_target_is_not_reduced(pair: Pair, recording: Recording) -> None:
     foreign: Any = SimpleNamespace(lossless=True, limits=None, encode=print, score=print)
     with pytest.raises(BadInput, match="a target of our own"):
         pair.with_target(foreign).with_compression("pool:3")
     inner = pair.target
     assert isinstance(pair.method("compressed-target").target.encoder, CompressedEncoder)  # type: ignore[attr-defined]
     assert pair.method("prior").target is inner
-    asking = generation(
-        pair, Recording.open(DATA / "clips/street_scene"), "?", "autoregressive", None, Sampling(max_new_tokens=2)
-    )
+    asking = generation(pair, recording, "?", "autoregressive", None, Sampling(max_new_tokens=2))
     assert asking.result().trace.sizes["visual"] == 520
     assert Trace().sizes == {}

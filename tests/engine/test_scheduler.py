@@ -196,7 +196,7 @@ def mixed(world: Any, oracle: Any, hostile: Any, count: int, seed: int) -> list[
 
 
 @pytest.mark.parametrize("most", [2, 5, 8])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_answers_together_are_answers_alone(most: int, seed: int, tiny: Any, oracle: Any, hostile: Any, making: Any) -> None:
     """Methods, settings and lengths of all kinds, trees among them; as one ends another one joins."""
     world = tiny(seed)

@@ -101,7 +101,7 @@ def test_samples_of_one_recording_do_not_make_an_interval_narrower() -> None:
     assert ratio_interval(above, below, ["one"] * 40) is None
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8])
 def test_compare_writes_a_row_for_every_question_and_way(temperature: float, tmp_path: Path) -> None:
     pair = load_pair("embedded", "two")
     asked = [
@@ -164,7 +164,7 @@ def test_a_row_is_on_the_disk_as_soon_as_it_is_measured(nano: Pair, tmp_path: Pa
     assert counted == list(range(6))
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3, 5, 6])
+@pytest.mark.parametrize("kept", [1, 5, 6, *(pytest.param(kept, marks=pytest.mark.long) for kept in (0, 3))])
 def test_what_was_cut_off_is_gone_on_with(kept: int, nano: Pair, whole: Path, tmp_path: Path) -> None:
     out, all_rows = tmp_path / "rows.jsonl", lines(whole)
     out.write_text("\n".join([*all_rows[:kept], [*all_rows, all_rows[0]][kept][:40]]))
@@ -306,15 +306,15 @@ def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
     assert len(silent.events) == 0
 
 
-def test_unknown_controls_and_lonely_recordings_are_refused() -> None:
+def test_unknown_controls_and_lonely_recordings_are_refused(nano: Pair) -> None:
     asked = [Question("1", CLIPS / "street_scene", "?", "?")]
     with pytest.raises(BadInput, match="unknown control 'loud': choose from real, blank"):
-        arms_of(load_pair("embedded", "two"), ["prior"], ["loud"])
+        arms_of(nano, ["prior"], ["loud"])
     for events in (["shuffled"], ["real", "blank"]):
         with pytest.raises(
             BadInput, match=r"none of the methods autoregressive, prior sees events, so .* add the method cross"
         ):
-            arms_of(load_pair("embedded", "two"), ["autoregressive", "prior"], events)
+            arms_of(nano, ["autoregressive", "prior"], events)
     with pytest.raises(BadInput, match="two recordings"):
         Recordings(asked).get(asked[0].recording, "shuffled")
 
@@ -337,7 +337,7 @@ def test_question_files_name_the_line_that_is_wrong(tmp_path: Path) -> None:
         read_questions(path, None)
 
 
-@pytest.mark.parametrize("contexts", [["warm"], ["cold", "live"]])
+@pytest.mark.parametrize("contexts", [pytest.param(["warm"], marks=pytest.mark.long), ["cold", "live"]])
 def test_a_lossy_answer_is_told_in_every_context(contexts: list[str], tmp_path: Path) -> None:
     """What is compared is the baseline of the same question, whatever its arm is called."""
     pair, out = load_pair("nano", "one", fit=False), tmp_path / "rows.jsonl"

@@ -190,6 +190,7 @@ def test_an_answer_unlike_the_others_is_mispredicted() -> None:
     assert held_out_error(rows[:1], "eagle") is None
 
 
+@pytest.mark.long
 def test_every_lossless_method_of_the_bundled_pair_is_predicted() -> None:
     with load_pair("nano", fit=False) as pair, street_questions(2) as asked:
         found = measure(pair, asked).outlook(40)

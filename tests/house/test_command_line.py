@@ -6,6 +6,7 @@ import json
 import resource
 import tomllib
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
 import pytest
@@ -28,19 +29,24 @@ sys.exit(code)
 GROUPS = sorted(group.name or "" for group in cli.app.registered_groups)
 
 
-def imported_by(run: Run, *words: str) -> list[str]:
-    done = run("-c", PROBE, ",".join(HEAVY), *words)
-    assert done.returncode == 0, done.stderr
-    return done.stderr.split()
+def test_help_imports_nothing_heavy(run: Run) -> None:
+    """That of the program and of every group, all asked of one process."""
+    program = "\n".join(f"cli.run([*{group!r}, '--help'])" for group in ([], *([group] for group in GROUPS)))
+    done = run(
+        "-c", f"import sys\nfrom eventspec import cli\n{program}\nprint(*{{*{HEAVY}}} & {{*sys.modules}}, file=sys.stderr)"
+    )
+    assert (done.returncode, done.stderr.split()) == (0, [])
+    assert done.stdout.count("Usage: ") == 1 + len(GROUPS)
 
 
-@pytest.mark.parametrize("words", [[], *([group] for group in GROUPS)], ids=lambda words: " ".join(["eventspec", *words]))
-def test_help_imports_nothing_heavy(run: Run, words: list[str]) -> None:
-    assert imported_by(run, *words, "--help") == []
+@pytest.fixture(scope="module")
+def doctor(run: Run) -> CompletedProcess[str]:
+    """`doctor --json`, and what it imported on standard error."""
+    return run("-c", PROBE, ",".join(HEAVY), "doctor", "--json")
 
 
-def test_a_heavy_import_would_be_seen(run: Run) -> None:
-    assert "torch" in imported_by(run, "doctor", "--json")
+def test_a_heavy_import_would_be_seen(doctor: CompletedProcess[str]) -> None:
+    assert "torch" in doctor.stderr.split()
 
 
 def test_help_costs_little_more_than_the_library_it_is_made_with(run: Run) -> None:
@@ -105,13 +111,15 @@ def test_a_failure_is_one_line_and_an_exit_code(run: Run, raised: str, code: int
         assert "Traceback" in debugged.stderr
 
 
-def test_doctor_prints_one_json_object_and_the_same_for_people(run: Run) -> None:
-    told = json.loads(run("-m", "eventspec", "doctor", "--json").stdout)
+def test_doctor_prints_one_json_object_and_the_same_for_people(
+    doctor: CompletedProcess[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor.returncode == 0
+    told = json.loads(doctor.stdout)
     assert told["torch"]["version"]
     assert told["cores"]["usable"] >= 1
-    page = run("-m", "eventspec", "doctor")
-    assert page.returncode == 0
-    assert told["torch"]["version"] in page.stdout
+    assert cli.run(["doctor"]) == 0
+    assert told["torch"]["version"] in capsys.readouterr().out
 
 
 def path_options(group: typer.Typer) -> dict[str, bool]:

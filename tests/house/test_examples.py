@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,16 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_short_and_runs(run: Run, tmp_path: Path, example: Path) -> None:
+def test_an_example_is_short_and_runs(tmp_path: Path, example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = len(example.read_text().splitlines())
     assert lines <= LINES, f"{example.name} has {lines} lines, more than {LINES}"
-    done = run(example, folder=tmp_path)  # what it writes stays out of the checkout
+    monkeypatch.chdir(tmp_path)  # what it writes stays out of the checkout
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    runpy.run_path(str(example), run_name="__main__")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_in_a_process_of_its_own(run: Run, tmp_path: Path, example: Path) -> None:
+    done = run(example, folder=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

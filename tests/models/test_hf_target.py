@@ -104,7 +104,10 @@ def test_the_answer_is_that_of_transformers_generate(
     assert trace.sizes["prompt"] == inputs["input_ids"].shape[1]
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.8, "seed": 1}, {"temperature": 1.5, "seed": 2}], ids=str)
+COOLER = pytest.param({"temperature": 0.8, "seed": 1}, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("settings", [{}, COOLER, {"temperature": 1.5, "seed": 2}], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_trees_change_nothing(
     kind: str, settings: dict[str, Any], checkpoint: Callable[[str], Path], recording: Recording

@@ -37,6 +37,11 @@ GROWTHS = {
     "fixed": fixed_tree([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (1, 2), (2, 1), (1, 2, 0), (0, 1, 1)]),
 }
 
+# Compiling and keeping: the layout of weights has no part in it, and the long tests have every one.
+ONE_LAYOUT = pytest.mark.parametrize(
+    "products", ["rows", *(pytest.param(layout, marks=pytest.mark.long) for layout in ("columns", "packed"))], indirect=True
+)
+
 
 @pytest.fixture(autouse=True)
 def _inference() -> Iterator[None]:
@@ -269,6 +274,7 @@ def test_without_a_compiler_torch_grows_the_tree(cold: Path, monkeypatch: pytest
     check_same(grown(made.natively(), tables, behind, TreeConfig(3, 5)), grown(made, tables, behind, TreeConfig(3, 5)))
 
 
+@ONE_LAYOUT
 def test_a_source_that_does_not_compile_is_no_failure(cold: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "other.c"
     source.write_text("no C at all")
@@ -277,6 +283,7 @@ def test_a_source_that_does_not_compile_is_no_failure(cold: Path, monkeypatch: p
     assert not list(cold.glob("*"))
 
 
+@ONE_LAYOUT
 def test_it_is_compiled_once_a_machine(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert library() is not None
     (kept,) = cold.iterdir()
@@ -289,6 +296,7 @@ def test_it_is_compiled_once_a_machine(cold: Path, monkeypatch: pytest.MonkeyPat
     assert library() is None, "the control: that one would have to be compiled"
 
 
+@ONE_LAYOUT
 @pytest.mark.parametrize("damage", ["cut", "changed", "others may write", "a folder", "a link", "no library"])
 def test_a_file_that_is_not_as_it_was_kept_is_not_run(cold: Path, damage: str) -> None:
     assert library() is not None
@@ -314,6 +322,7 @@ def test_a_file_that_is_not_as_it_was_kept_is_not_run(cold: Path, damage: str) -
     assert made.natively().native is not None
 
 
+@ONE_LAYOUT
 def test_nothing_is_run_from_a_folder_that_others_may_write(cold: Path) -> None:
     assert library() is not None
     cold.chmod(0o777)
@@ -334,6 +343,7 @@ def test_without_a_home_it_is_compiled_for_nobody(monkeypatch: pytest.MonkeyPatc
     library.cache_clear()
 
 
+@ONE_LAYOUT
 def test_without_a_place_to_keep_it_it_is_compiled_for_this_process(cold: Path) -> None:
     cold.parent.mkdir(parents=True)
     cold.write_text("no folder")

@@ -17,6 +17,7 @@ from eventspec.recordings import Recording
 
 LOSSLESS = ("cross-modal", "hybrid", "ngram", "prior")
 QUESTION = "Describe the scene."
+GREEDY = pytest.param(0.0, marks=pytest.mark.long)  # tests/engine/test_constraints.py has every feature at both temperatures
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -47,7 +48,7 @@ def same_with_every_method(pair: Pair, street: Recording, question: str = QUESTI
     return base
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [GREEDY, 1.0])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -71,7 +72,7 @@ def test_sampling_features(pair: Pair, street: Recording, settings: dict[str, An
         assert any(stop in whole for stop in stops) == (base.finish_reason == "stop" and base.token_ids[-1] != pair.eos_id)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [GREEDY, 1.0])
 def test_json_schema(pair: Pair, street: Recording, temperature: float) -> None:
     pytest.importorskip("llguidance")
     constraint = pair.json_schema(SCHEMA)
@@ -84,7 +85,7 @@ def test_json_schema(pair: Pair, street: Recording, temperature: float) -> None:
         assert base.token_ids[-1] == pair.eos_id
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.3])
+@pytest.mark.parametrize("temperature", [GREEDY, 1.3])
 def test_regex(pair: Pair, street: Recording, temperature: float) -> None:
     pytest.importorskip("llguidance")
     base = same_with_every_method(

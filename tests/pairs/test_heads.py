@@ -52,11 +52,12 @@ def plain(pair: Pair, *asked: Any, temperature: float = 0.0) -> list[int]:
 
 @pytest.mark.parametrize("head", ["eagle", "eagle1", "eagle3", "specvlm"])
 @pytest.mark.parametrize("tree", ["dynamic", "static", "published", "chain"])
-def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str) -> None:
+@pytest.mark.parametrize(("scenes", "most"), [(1, 2), pytest.param(2, 5, marks=pytest.mark.long)])
+def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str, scenes: int, most: int) -> None:
     with_it, rounds, said = pair.with_head(f"{head}:{tree}"), 0, 0
-    for index in range(2):
+    for index in range(scenes):
         recording, asked = scene(977, index)
-        for question in asked[:5]:
+        for question in asked[:most]:
             for temperature in (0.0, 1.0):
                 sampled = {"max_new_tokens": 48, "temperature": temperature, "seed": 1}
                 found = generate(with_it, recording, question, "eagle", **sampled)  # type: ignore[arg-type]

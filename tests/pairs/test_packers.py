@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventspec.ask import generate
 from eventspec.pairs import load_pair
 from eventspec.scenes.clip import make_clip, split_seed
@@ -9,6 +11,7 @@ from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 
 
+@pytest.mark.long
 def test_a_trained_packer_keeps_more_of_the_answers_than_pooling_does() -> None:
     pair = load_pair("nano", "one")
     ways = {spec: pair.with_compression(spec) for spec in ("packer:2", "pool:4")}
