@@ -7,6 +7,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
 
 def write(path: Path, stream: EventStream) -> None:
     """Write the stream as x, y uint16, t int64, p uint8, width, height, t_unit; the caller chooses and renames the path."""
-    columns = {"x": stream.x, "y": stream.y, "t": stream.t, "p": stream.p, UNIT: "us"}
+    columns: dict[str, Any] = {"x": stream.x, "y": stream.y, "t": stream.t, "p": stream.p, UNIT: "us"}
     with path.open("wb") as file:
         np.savez_compressed(file, width=stream.width, height=stream.height, **columns)
 
