@@ -378,3 +378,20 @@ def test_each_cell_of_a_mosaic_becomes_its_colour(tmp_path: Path, cell: str, bit
     recording = Recording.open(path)
     assert recording.video is not None and np.array_equal(recording.video.frames[0][:4, :6], whole[:4, :6])
     assert "every cell of four pixels becomes one colour" in recording.notes[0]
+
+
+@pytest.mark.parametrize("held", [1 << 20, 4])
+def test_dropped_events_of_a_bag_may_have_any_time(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", held)
+
+    def fill(writer: Writer) -> None:
+        writer.events([*ROWS[:3], (7, 0, ROWS[9][2], 1)])
+        writer.events(ROWS[3:])
+
+    path = written(tmp_path, "ros1", fill)
+    with pytest.raises(BadInput, match=r"x\[3\] is 7: outside the sensor"):
+        list(Recording.open(path).events.blocks())  # type: ignore[union-attr]
+    found = Recording.open(path, drop_outside=True)
+    assert same(found, ROWS) and len(found.events or ()) == len(ROWS)
+    assert "1 of 24 events are dropped: they lie outside the sensor of 7x5" in found.notes
+    assert same(found.slice(Window(ROWS[2][2], ROWS[5][2])), ROWS[2:5])

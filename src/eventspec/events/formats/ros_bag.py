@@ -22,7 +22,7 @@ from eventspec.events.formats import evt2, evt3, ros_messages
 from eventspec.events.formats.family import EventFile, Format, Frames, Picture, SensorSize, file_of, settled_size
 from eventspec.events.formats.ros_messages import ARRAYS, CAMERA_WORDS, COMPRESSED, ENCODINGS, IMAGE, PACKET_ENCODINGS, PACKETS
 from eventspec.events.stored import Source, held, hull, overlap
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import EventStream, Policy, on_sensor
 
 NAME = "ros-bag"
 MAGIC1 = b"#ROSBAG V2.0"
@@ -47,14 +47,14 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(MAGIC1) or (magic is not None and head.startswith(magic))
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others."""
-    bag = Bag(path)
+    bag = Bag(path, sensor_size, policy.drop_outside)
     notes = [*bag.notes, *evt2.notes_of(bag.state)]
     frames = bag.frames(notes)
     if not bag.events:
         return EventFile(NAME, None, tuple(notes), frames)
-    source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), monotonic)
+    source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), policy)
     files = path.iterdir() if path.is_dir() else (path,)
     size = sum(file.stat().st_size for file in files if file.is_file())
     stream = held(source, size)
@@ -87,7 +87,7 @@ class Bag:
     packet with events, from their time to that of its header; stamps: for each image when it was recorded and its own time,
     in ns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sensor_size: SensorSize | None, drop_outside: bool) -> None:
         self.path, self.cdr = path, path.is_dir() or path.suffix.lower() in MAGICS2
         self.size: SensorSize = (0, 0)
         self.marks: list[_Mark] = []
@@ -118,7 +118,7 @@ class Bag:
                     self.notes.append(f"of the topics {', '.join(names)} only {chosen} is read")
             self.packed, self.compressed = kinds.get(self.events) in PACKETS, kinds.get(self.images) == COMPRESSED
             self.notes += unread(kinds, [*arrays, *pictures])
-            self._walk(reader)
+            self._walk(reader, sensor_size, drop_outside)
 
     @contextmanager
     def reader(self) -> Iterator[Any]:
@@ -153,17 +153,19 @@ class Bag:
         found = ros_messages.packet(raw, self.cdr) if packed else ros_messages.image(raw, self.cdr, kind == COMPRESSED)
         return "" if found.encoding in (PACKET_ENCODINGS if packed else ENCODINGS) else f"their encoding is {found.encoding!r}"
 
-    def _walk(self, reader: Any) -> None:
+    def _walk(self, reader: Any, sensor_size: SensorSize | None, drop_outside: bool) -> None:
         first = latest = 0
         for stamp, raw in self.messages(reader, self.events) if self.events else ():
             found = ros_messages.events(raw, self.cdr, self.packed, self.state)
-            t, before = found.columns.t, self.state
+            (x, y, t, _), before, count = found.columns, self.state, len(found.columns.t)
             self.size, self.state = (found.width, found.height), found.state
+            if drop_outside:
+                t = t[on_sensor(x, y, *(sensor_size or self.size))]
             span = Window(int(t.min()), int(t.max()) + 1) if len(t) else None
             if self.packed and not first and span is not None:
                 self.lag_us = (found.stamp_ns or stamp) // 1000 - span.start_us
-            self.marks.append(_Mark(stamp, before, first, len(t), latest, span))
-            first, latest = first + len(t), latest if span is None else max(latest, span.end_us - 1)
+            self.marks.append(_Mark(stamp, before, first, count, latest, span))
+            first, latest = first + count, latest if span is None else max(latest, span.end_us - 1)
         for stamp, raw in self.messages(reader, self.images) if self.images else ():
             image = ros_messages.image(raw, self.cdr, self.compressed)
             self.first_image = self.first_image or image
@@ -220,12 +222,12 @@ class _Pictures:
 
 
 class BagSource(Source):
-    def __init__(self, bag: Bag, size: SensorSize, monotonic: Monotonic) -> None:
-        super().__init__(bag.path, size, monotonic)
+    def __init__(self, bag: Bag, size: SensorSize, policy: Policy) -> None:
+        super().__init__(bag.path, size, policy)
         self._bag = bag
 
     def count(self) -> int:
-        return self._bag.marks[-1].first + self._bag.marks[-1].count if self._bag.marks else 0
+        return self._bag.marks[-1].first + self._bag.marks[-1].count - self.outside if self._bag.marks else 0
 
     def span(self) -> Window | None:
         return hull(mark.span for mark in self._bag.marks)
@@ -241,13 +243,13 @@ class BagSource(Source):
             for mark, (_, raw) in zip(marks, messages, strict=False):
                 if self._meets(mark, window):
                     found = ros_messages.events(raw, self._bag.cdr, self._bag.packed, mark.state)
-                    yield self._checked(found.columns, mark.first, mark.latest, count_late=window is None)
+                    yield self._checked(found.columns, mark.first, mark.latest, whole=window is None)
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
         if mark.span is None:
             return False
         # Lifted times may lie as late as the latest before them.
-        late = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
+        late = max(mark.span.end_us, mark.latest + 1) if self.policy.monotonic == "clamp" else mark.span.end_us
         return overlap(Window(mark.span.start_us, late), window)
 
 
