@@ -333,7 +333,7 @@ def test_events_on_the_sensors_own_clock_are_moved_to_that_of_the_images(tmp_pat
 
     recording = Recording.open(written(tmp_path, "ros1", fill))
     assert recording.events is not None and recording.events.t.tolist() == [START_NS // 1000]
-    assert f"they are moved by {START_NS // 1000 - 20580} us, to that of their messages" in recording.notes[-1]
+    assert f"they are moved by {START_NS // 1000 - 20580} us, to that of their messages" in recording.notes[1]
 
 
 def test_topics_that_cannot_be_read_are_named_and_leave_others_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import eventspec
 from eventspec.core import BadInput, Window
 from eventspec.events import EventStream
 from eventspec.events.formats import npz
-from eventspec.recordings import Recording
+from eventspec.recordings import Recording, write_native
 from eventspec.video import VideoClip
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -183,6 +183,19 @@ def test_two_files_come_on_one_clock_and_a_note_says_how(
     assert (recording.events.t[0], recording.video.times_us[0]) == (moved_events, moved_frames)
     assert recording.source_format == "npz+images"
     assert recording.notes == () if words is None else words in recording.notes[-1]
+
+
+def test_events_that_cover_little_of_the_frames_time_are_noted(tmp_path: Path) -> None:
+    video = image_folder(tmp_path / "images", 0, 1_000_000)
+    found = Recording.open_pair(events=events_file(tmp_path / "e.npz", 0, 3_000), video=video)
+    told = "events cover only 0.3% of the frames' time: the events are from [0, 3001) us, the frames from [0, 1000001) us"
+    assert found.notes == (told,)
+    write_native(tmp_path / "native", found)
+    assert Recording.open(tmp_path / "native").notes == (told,)
+    assert Recording.open_pair(events=events_file(tmp_path / "f.npz", 0, 600_000), video=video).notes == ()
+    columns = ([], [], [], [])
+    none = Recording.from_arrays(events=columns, sensor=(4, 3), frames=np.zeros((2, 3, 4), np.uint8), times_us=[0, 9])
+    assert none.notes == ("there are frames, and not one event",)
 
 
 def test_two_running_clocks_that_do_not_meet_are_refused(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def read_native(folder: Path, policy: Policy = STRICT) -> Contents:
     stated_name = content.get("name")
     name = stated_name if isinstance(stated_name, str) and stated_name else folder.resolve().name
     origin = "" if source is None else str(source.get("text", ""))
-    return Contents(name, events, video, tuple(dict.fromkeys((*notes, *read, *found))), origin)
+    return Contents(name, events, video, (*notes, *read, *found), origin)
 
 
 def _content(description: Path) -> dict[str, Any]:

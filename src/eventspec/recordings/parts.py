@@ -11,6 +11,7 @@ from eventspec.events.stream import EventStream
 from eventspec.video.clip import VideoClip
 
 LEAST_OVERLAP = 0.9
+LEAST_COVERED = 0.5  # of the frames' time, by the events: a quiet scene has fewer of them, but not for half of it
 
 
 class Contents(NamedTuple):
@@ -41,6 +42,18 @@ def meeting_notes(events: EventStream | None, video: VideoClip | None, source: s
         raise BadInput(f"{source}: {both}: give files of one recording, or write both on one clock")
     share = overlap / min(first.duration_us, second.duration_us)
     return (f"events and frames share only {share:.0%} of the shorter of the two",) if share < LEAST_OVERLAP else ()
+
+
+def covering_notes(events: EventStream | None, video: VideoClip | None) -> tuple[str, ...]:
+    """A note when events cover little of the frames' time, from the first of them to the last."""
+    if events is None or video is None or video.span is None or len(video) < 2:
+        return ()
+    if events.span is None:
+        return ("there are frames, and not one event",)
+    covered = min(events.span.end_us, video.span.end_us) - max(events.span.start_us, video.span.start_us)
+    share = max(0, covered) / video.span.duration_us
+    both = f"the events are from {words(events.span)}, the frames from {words(video.span)}"
+    return (f"events cover only {share:.1%} of the frames' time: {both}",) if share < LEAST_COVERED else ()
 
 
 def words(window: Window) -> str:

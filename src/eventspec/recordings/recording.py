@@ -16,7 +16,7 @@ from eventspec.events.stored import hull
 from eventspec.events.stream import EventStream, Monotonic, Policy
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
-from eventspec.recordings.parts import Contents, meeting_notes, words
+from eventspec.recordings.parts import Contents, covering_notes, meeting_notes, words
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import looks_like_video, open_video
 from eventspec.video.images import image_paths, read_image_folder
@@ -98,7 +98,8 @@ class Recording:
         stream, clip, notes = _on_one_clock(first.events, second.video, f"{events} and {video}")
         formats = f"{first.source_format}+{second.source_format}"
         source = first.source if first.source == second.source else ""
-        return cls(first.name, stream, clip, (*first.notes, *second.notes, *notes), formats, source)
+        notes = (*first.notes, *second.notes, *covering_notes(stream, clip), *notes)
+        return cls(first.name, stream, clip, notes, formats, source)
 
     @classmethod
     def from_arrays(
@@ -129,7 +130,7 @@ class Recording:
             raise BadInput(f"{name}: neither events nor frames: give events=(x, y, t, p), or frames and times_us")
         stream, taken = (None, ()) if events is None else stream_of(events, sensor, Policy(monotonic, drop_outside), name)
         clip, noted = (None, ()) if frames is None else clip_of(frames, times_us, name)
-        return cls(name, stream, clip, (*taken, *noted, *meeting_notes(stream, clip, name)))
+        return cls(name, stream, clip, (*taken, *noted, *covering_notes(stream, clip), *meeting_notes(stream, clip, name)))
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -237,7 +238,8 @@ def _of_folder(path: Path, sensor_size: SensorSize | None, policy: Policy, fps: 
 
 
 def _of_contents(found: Contents, source_format: str) -> Recording:
-    return Recording(found.name, found.events, found.video, found.notes, source_format, found.source)
+    notes = dict.fromkeys((*found.notes, *covering_notes(found.events, found.video)))  # a native folder may have it already
+    return Recording(found.name, found.events, found.video, tuple(notes), source_format, found.source)
 
 
 def _unwanted(path: Path, what: str, name: str) -> BadInput:
@@ -260,7 +262,7 @@ def _of_events(path: Path, found: EventFile) -> Recording:
     clip, notes = None, found.notes
     if found.frames is not None:
         clip, notes = read_clip(*found.frames, str(path), notes)
-    return Recording(path.stem, found.events, clip, notes, found.format)
+    return Recording(path.stem, found.events, clip, (*notes, *covering_notes(found.events, clip)), found.format)
 
 
 def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:
