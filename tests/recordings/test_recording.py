@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import eventspec
 from eventspec.core import BadInput, Window
 from eventspec.events import EventStream
 from eventspec.events.formats import npz
+from eventspec.pairs import load_folders
 from eventspec.recordings import Recording, write_native
+from eventspec.recordings.qa import read_questions
 from eventspec.video import VideoClip
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -210,6 +214,33 @@ def test_each_of_two_files_must_hold_its_part(tmp_path: Path) -> None:
         Recording.open_pair(events=video, video=video)
     with pytest.raises(BadInput, match="holds no frames"):
         Recording.open_pair(events=events, video=events)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000], ids=["name", "path"])
+def test_names_that_no_file_can_have_are_refused_wherever_they_stand(tmp_path: Path, name: str) -> None:
+    native = tmp_path / "native"
+    write_native(native, Recording("r", events_at(1, 2), None))
+    (native / "recording.toml").write_text((native / "recording.toml").read_text().replace("events.h5", name))
+    (tmp_path / "qa.jsonl").write_text(json.dumps({"recording": name, "question": "q", "answer": "a"}))
+    (tmp_path / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\n[heads]\na = "{name}"\n')
+    asked: list[Callable[[], object]] = [
+        lambda: Recording.open(name),
+        lambda: Recording.open(native),
+        lambda: read_questions(tmp_path / "qa.jsonl"),
+        lambda: write_native(tmp_path / name, Recording("r", events_at(1, 2), None)),
+        lambda: eventspec.load_pair(name),
+        lambda: eventspec.load_pair(tmp_path),
+        lambda: load_folders(tmp_path / name),
+    ]
+    for ask in asked:
+        with pytest.raises(BadInput, match="no such file, the name is too long: check the path"):
+            ask()
+
+
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    with pytest.raises(BadInput) as refused:
+        Recording.open("no\nsuch\rfile")
+    assert str(refused.value) == "no such file: no such file: check the path"
 
 
 def test_an_empty_path_is_not_the_working_folder() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import EventFile, native_h5, open_events
 from eventspec.events.stream import STRICT, Policy
-from eventspec.files import parsed_toml, toml_string
+from eventspec.files import check_name, parsed_toml, toml_string
 from eventspec.recordings.parts import Contents, inside
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import open_video
@@ -36,7 +36,7 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
 
     Frames become png (grey ones with one channel). BadInput when the target exists or the recording is empty.
     """
-    folder = Path(folder)
+    folder = check_name(folder)
     if folder.exists() or folder.is_symlink():
         raise BadInput(f"{folder}: exists already: choose another folder, or remove it first")
     if recording.events is None and recording.video is None:
@@ -161,6 +161,6 @@ def _inside(folder: Path, value: object, name: str) -> Path:
     path = inside(folder, value)
     if path is None:
         raise BadInput(f"{description}: {name} is {value!r}, which leaves the folder: name a file inside it")
-    if not path.exists():
+    if not check_name(path).exists():
         raise BadInput(f"{description}: {name} names {value!r}, which is not there: copy the whole folder again")
     return path
