@@ -19,7 +19,7 @@ from eventspec.core import BadInput, Window
 from eventspec.events import EventStream
 from eventspec.events.formats import npz
 from eventspec.pairs import load_folders
-from eventspec.recordings import Recording, write_native
+from eventspec.recordings import Recording, eventgpt_json, write_native
 from eventspec.recordings.qa import read_questions
 from eventspec.video import VideoClip
 
@@ -223,7 +223,10 @@ def test_names_that_no_file_can_have_are_refused_wherever_they_stand(tmp_path: P
     (native / "recording.toml").write_text((native / "recording.toml").read_text().replace("events.h5", name))
     (tmp_path / "qa.jsonl").write_text(json.dumps({"recording": name, "question": "q", "answer": "a"}))
     (tmp_path / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\n[heads]\na = "{name}"\n')
+    row = {"event_data": name, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    (tmp_path / "e.json").write_text(json.dumps([row]))
     asked: list[Callable[[], object]] = [
+        lambda: eventgpt_json.questions(tmp_path / "e.json"),
         lambda: Recording.open(name),
         lambda: Recording.open(native),
         lambda: read_questions(tmp_path / "qa.jsonl"),

@@ -161,6 +161,6 @@ def _inside(folder: Path, value: object, name: str) -> Path:
     path = inside(folder, value)
     if path is None:
         raise BadInput(f"{description}: {name} is {value!r}, which leaves the folder: name a file inside it")
-    if not check_name(path).exists():
+    if not path.exists():
         raise BadInput(f"{description}: {name} names {value!r}, which is not there: copy the whole folder again")
     return path

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from eventspec.core import BadInput, Window
 from eventspec.events.stream import EventStream
+from eventspec.files import check_name
 from eventspec.video.clip import VideoClip
 
 LEAST_OVERLAP = 0.9
@@ -66,4 +67,4 @@ def inside(folder: Path, value: str) -> Path | None:
     leaves = posix.is_absolute() or bool(windows.drive or windows.root) or ".." in (*posix.parts, *windows.parts)
     if leaves or "\0" in value or not (folder / value).resolve().is_relative_to(folder.resolve()):
         return None
-    return folder / value
+    return check_name(folder / value)
