@@ -240,6 +240,14 @@ def test_names_that_no_file_can_have_are_refused_wherever_they_stand(tmp_path: P
             ask()
 
 
+@pytest.mark.parametrize("name", ["\ud800", "a\0b"])
+def test_names_that_are_no_text_are_refused(tmp_path: Path, name: str) -> None:
+    row = {"event_data": name, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    (tmp_path / "e.json").write_text(json.dumps([row]))
+    with pytest.raises(BadInput, match=r"record 0: event_data is .*: name a file inside it"):
+        eventgpt_json.questions(tmp_path / "e.json")
+
+
 def test_an_error_is_one_line_whatever_it_quotes() -> None:
     with pytest.raises(BadInput) as refused:
         Recording.open("no\nsuch\rfile")

@@ -65,6 +65,8 @@ def inside(folder: Path, value: str) -> Path | None:
     """The path that a file names, or None when it leaves the folder: a data set must not reach for other files."""
     posix, windows = PurePosixPath(value), PureWindowsPath(value)
     leaves = posix.is_absolute() or bool(windows.drive or windows.root) or ".." in (*posix.parts, *windows.parts)
-    if leaves or "\0" in value or not (folder / value).resolve().is_relative_to(folder.resolve()):
+    try:
+        stays = not leaves and check_name(folder / value).resolve().is_relative_to(folder.resolve())
+    except ValueError:  # a name with a zero byte, or with half a letter
         return None
-    return check_name(folder / value)
+    return folder / value if stays else None
