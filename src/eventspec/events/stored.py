@@ -39,7 +39,7 @@ class Source(ABC):
         self.policy, self.ordered = policy, policy.monotonic != "keep"
         self.late, self.largest_lag_us, self.outside = 0, 0, 0
         self._path, self._named = path, named
-        self._counted = 0  # events that are counted in these three, or are in order
+        self._counted = 0  # events of the file that were looked at for these three
         self._off: int | None = None  # as for `stream.Block`
 
     def __str__(self) -> str:

@@ -47,13 +47,14 @@ def meeting_notes(events: EventStream | None, video: VideoClip | None, source: s
 
 def covering_notes(events: EventStream | None, video: VideoClip | None) -> tuple[str, ...]:
     """A note when events cover little of the frames' time, from the first of them to the last."""
-    if events is None or video is None or video.span is None or len(video) < 2:
+    seen = None if video is None else video.span
+    if events is None or video is None or seen is None or len(video) < 2:
         return ()
-    if events.span is None:
+    span = events.span
+    if span is None:
         return ("there are frames, and not one event",)
-    covered = min(events.span.end_us, video.span.end_us) - max(events.span.start_us, video.span.start_us)
-    share = max(0, covered) / video.span.duration_us
-    both = f"the events are from {words(events.span)}, the frames from {words(video.span)}"
+    share = max(0, min(span.end_us, seen.end_us) - max(span.start_us, seen.start_us)) / seen.duration_us
+    both = f"the events are from {words(span)}, the frames from {words(seen)}"
     return (f"events cover only {share:.1%} of the frames' time: {both}",) if share < LEAST_COVERED else ()
 
 

@@ -123,8 +123,9 @@ def whole_file(
     t, taken = in_microseconds(t, time)
     block = Block(str(path))
     stream = EventStream.checked_block((x, y, t, p), *size, block, policy)
-    times = np.asarray(t).astype(np.int64)[... if block.kept is None else block.kept]
-    late = (0, 0) if policy.monotonic == "raise" else lags(times)
+    late = 0, 0
+    if policy.monotonic != "raise":
+        late = lags(np.asarray(t).astype(np.int64)[... if block.kept is None else block.kept])
     outside = outside_notes(len(t) - len(stream), len(stream), size, str(path))
     return EventFile(name, stream, (*notes, *taken, *order_notes(*late, policy.monotonic == "clamp"), *outside))
 
