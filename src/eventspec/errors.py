@@ -9,6 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 class EventspecError(Exception):
     """Something the user can mend: one line that says what is wrong, where, and what to do. The command line exits 2."""
 
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # what is quoted, such as the name of a file, may have several
+
 
 class BadInput(EventspecError):
     """A file, field, option or argument that cannot be used."""

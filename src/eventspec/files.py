@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -38,6 +39,17 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         with suppress(OSError):  # it was renamed, or could not be made
             part.unlink()
+
+
+def check_name(path: Path | str) -> Path:
+    """The path; BadInput for a name that is longer than any file's: what `Path` says of it is an OSError."""
+    with suppress(ValueError):  # of a name with a zero byte
+        try:
+            Path(path).lstat()
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise BadInput(f"{path}: no such file, the name is too long: check the path") from None
+    return Path(path)
 
 
 def check_file(path: Path) -> None:
@@ -79,7 +91,7 @@ def append_line(file: io.FileIO, line: str) -> None:
 def check_writable(path: Path) -> None:
     """BadInput where a file of this name cannot be written, in a folder that is there or can be made. Nothing is left behind:
     this is for before long work begins."""
-    if path.is_dir():
+    if check_name(path).is_dir():
         raise BadInput(f"{path} is a folder: name a file in it")
     if path.exists() and not path.is_file():
         raise BadInput(f"{path} is no ordinary file, and would be replaced by one: choose another place")

@@ -246,6 +246,17 @@ def test_the_policy_for_time_is_an_option_of_every_command(tmp_path: Path) -> No
     assert run("convert", tmp_path / "e.txt", tmp_path / "e.h5", "--monotonic", "clamp").exit_code == 0
 
 
+def test_one_event_outside_the_sensor_can_be_dropped(tmp_path: Path) -> None:
+    (tmp_path / "e.txt").write_text("640 480\n4 1 2 1\n5 1 480 1\n6 1 2 1\n5 1 2 1\n")
+    refused = run("info", tmp_path / "e.txt", "--monotonic", "clamp")
+    assert isinstance(refused.exception, BadInput) and "y in line 3 is 480" in str(refused.exception)
+    assert "drop such events with drop_outside=True (command line: --drop-outside)" in str(refused.exception)
+    done = run("convert", tmp_path / "e.txt", tmp_path / "out", "--drop-outside", "--monotonic", "clamp")
+    assert done.exit_code == 0 and "1 of 4 events are dropped: they lie outside the sensor of 640x480" in done.stderr
+    late = run("info", tmp_path / "e.txt", "--drop-outside")
+    assert "t in line 5 is 5, before t in line 4 = 6" in str(late.exception)
+
+
 def test_convert_to_names_the_kind_whatever_the_suffix(clip: Path, tmp_path: Path) -> None:
     assert run("convert", clip, tmp_path / "e.dat", "--to", "npz").exit_code == 0
     assert summary(Recording.open(tmp_path / "e.dat"))["format"] == "npz"

@@ -22,6 +22,7 @@ from eventspec.recordings import Recording
 
 KINDS = ("ros1", "sqlite3", "mcap")
 START_NS = 1_600_000_000_000_000_000
+PACKET = "event_camera_msgs/msg/EventPacket"
 Row = tuple[int, int, int, int]
 ROWS: list[Row] = [(i % 7, i % 5, 1_600_000_000_000_000 + 37 * i, i % 3 % 2) for i in range(23)]
 
@@ -36,6 +37,8 @@ class Writer:
             event = get_types_from_msg(f"uint16 x\nuint16 y\n{time} ts\nbool polarity\n", f"{package}/msg/Event")
             array = f"std_msgs/Header header\nuint32 height\nuint32 width\n{package}/Event[] events\n"
             self.store.register({**event, **get_types_from_msg(array, f"{package}/msg/EventArray")})
+        packet = "std_msgs/Header header\nuint32 height\nuint32 width\nuint64 seq\nuint64 time_base\nstring encoding\n"
+        self.store.register(get_types_from_msg(packet + "bool is_bigendian\nuint8[] events\n", PACKET))
         self.ros1 = kind == "ros1"
         plugin = StoragePlugin.MCAP if kind == "mcap" else StoragePlugin.SQLITE3
         self.bag: Any = rosbag1.Writer(path) if self.ros1 else rosbag2.Writer(path, version=9, storage_plugin=plugin)
@@ -69,15 +72,23 @@ class Writer:
         kind = f"{package}/msg/EventArray"
         self._send(topic, kind, stamp, self.store.types[kind](self._header(stamp), size[1], size[0], made))
 
+    def packet(
+        self, words: Any, encoding: str = "evt3", topic: str = "/dvs/events", stamp_ns: int = START_NS, base_ns: int = 0
+    ) -> None:
+        """Words of numpy in either byte order, which the message states."""
+        words = np.asarray(words, "<u2" if isinstance(words, list) else None)
+        about = 720, 1280, 5, base_ns, encoding, words.dtype.byteorder == ">", words.view(np.uint8)
+        self._send(topic, PACKET, stamp_ns, self.store.types[PACKET](self._header(stamp_ns), *about))
+
     def image(
         self, pixels: Any, encoding: str, stamp_ns: int, topic: str = "/dvs/image_raw", own: bool = True, pad: int = 0
     ) -> None:
         height, width = pixels.shape[:2]
-        rows = np.pad(pixels.reshape(height, -1), ((0, 0), (0, pad)))
-        kind = "sensor_msgs/msg/Image"
+        rows = np.pad(pixels.reshape(height, -1).view(np.uint8), ((0, 0), (0, pad)))
+        kind, big = "sensor_msgs/msg/Image", int(pixels.dtype.byteorder == ">")
         make = self.store.types[kind]
         header = self._header(stamp_ns if own else 0)
-        self._send(topic, kind, stamp_ns, make(header, height, width, encoding, 0, rows.shape[1], rows.reshape(-1)))
+        self._send(topic, kind, stamp_ns, make(header, height, width, encoding, big, rows.shape[1], rows.reshape(-1)))
 
     def compressed(self, data: bytes, form: str, stamp_ns: int, topic: str) -> None:
         kind = "sensor_msgs/msg/CompressedImage"
@@ -165,12 +176,12 @@ def test_images_without_times_have_those_of_recording_and_unknown_ones_are_left_
     assert recording.video is not None and recording.video.times_us.tolist() == [START_NS // 1000]
     assert "images without a time of their own: the time of recording is taken" in recording.notes
 
-    def bayer(writer: Writer) -> None:
+    def floats(writer: Writer) -> None:
         writer.events(ROWS)
-        writer.image(np.zeros((5, 7), np.uint8), "bayer_rggb8", START_NS)
+        writer.image(np.zeros((5, 7), np.float32), "32FC1", START_NS)
 
-    other = Recording.open(written(tmp_path / "other", "ros1", bayer))
-    assert other.video is None and any("their encoding is 'bayer_rggb8'" in note for note in other.notes)
+    other = Recording.open(written(tmp_path / "other", "ros1", floats))
+    assert other.video is None and any("their encoding is '32FC1'" in note for note in other.notes)
 
 
 def test_times_that_go_back_are_refused_or_lifted_over_messages_too(tmp_path: Path) -> None:
@@ -283,3 +294,104 @@ def test_compressed_images_are_frames_and_what_is_not_read_is_named(tmp_path: Pa
     assert ros_bag.unread(kinds, []) == [
         f"the topic {name} is not read: its messages are {kinds[name]}" for name in ("/e", "/v")
     ]
+
+
+WORDS = [0x2801, 0x8005, 0x6064, 0x000A, 0x2803], [0x2004, 0x3802, 0x4003, 0x8006, 0x6001], [0x5001, 0xA000, 0x2805]
+DECODED = [(3, 10, 20580, 1), (4, 10, 20580, 0), (2, 10, 20580, 1), (3, 10, 20580, 1), (14, 10, 24577, 1), (5, 10, 24577, 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packets_of_evt3_go_on_where_the_one_before_ended(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(writer: Writer) -> None:
+        for place, words in enumerate(WORDS):
+            writer.packet(words if place else np.array(words, ">u2"), stamp_ns=START_NS + place * 1000)
+
+    path = written(tmp_path, kind, fill)
+    recording = Recording.open(path)
+    assert same(recording, DECODED) and recording.events is not None and recording.events.width == 1280
+    assert recording.notes == (
+        "1 events before the first complete time are left out: their time is unknown",
+        "1 external trigger events are not read",
+    )
+    monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", 2)
+    assert same(Recording.open(path).slice(Window(24577, 24578)), DECODED[-2:])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_mono_packets_have_times_after_their_base(tmp_path: Path, order: str) -> None:
+    rows = [(x, y, 7_000_000 + t, p) for x, y, t, p in ((5, 700, 0, 1), (1279, 3, 2, 0), (0, 0, 4_000_000, 1))]
+    words = np.array([p << 63 | y << 48 | x << 32 | (t - 7_000_000) * 1000 for x, y, t, p in rows], f"{order}u8")
+    path = written(tmp_path, "mcap", lambda writer: writer.packet(words, "mono", base_ns=7_000_000_999))
+    assert same(Recording.open(path), rows)
+
+
+def test_events_on_the_sensors_own_clock_are_moved_to_that_of_the_images(tmp_path: Path) -> None:
+    def fill(writer: Writer) -> None:
+        writer.packet(WORDS[0])
+        for place in range(2):
+            writer.image(np.zeros((5, 7), np.uint8), "mono8", START_NS + place * 40_000_000)
+
+    recording = Recording.open(written(tmp_path, "ros1", fill))
+    assert recording.events is not None and recording.events.t.tolist() == [START_NS // 1000]
+    assert f"they are moved by {START_NS // 1000 - 20580} us, to that of their messages" in recording.notes[1]
+
+
+def test_topics_that_cannot_be_read_are_named_and_leave_others_alone(tmp_path: Path) -> None:
+    def fill(writer: Writer) -> None:
+        writer.packet([0, 0], "libcaer_cmp", "/a/events")
+        writer.image(np.zeros((5, 7), np.uint16), "16UC1", START_NS, "/dvs/depth")
+        writer.image(np.zeros((5, 7), np.uint8), "mono8", START_NS, "/z/image")
+        writer.events(ROWS)
+
+    recording = Recording.open(written(tmp_path, "sqlite3", fill))
+    assert same(recording, ROWS) and recording.video is not None
+    assert {
+        "events of /a/events are left out: their encoding is 'libcaer_cmp'",
+        "images of /dvs/depth are left out: their encoding is '16UC1'",
+    } == set(recording.notes)
+    alone = written(tmp_path / "b", "ros1", lambda writer: writer.packet([0, 0], "evt2"))
+    with pytest.raises(BadInput, match=r": events of /dvs/events are left out: their encoding is 'evt2'.*evt3 or mono"):
+        Recording.open(alone)
+
+
+@pytest.mark.parametrize("encoding", ["mono16", "rgb16", "bgr16", "rgba16"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_of_16_bits_the_upper_8_are_taken(tmp_path: Path, encoding: str, order: str) -> None:
+    channels = {"mono16": 1, "rgba16": 4}.get(encoding, 3)
+    pixels = np.random.default_rng(1).integers(0, 65536, (5, 7, channels)).astype(f"{order}u2")
+    path = written(tmp_path, "ros1", lambda writer: writer.image(pixels, encoding, START_NS, pad=3))
+    recording = Recording.open(path)
+    high = np.repeat(pixels >> 8, 3, 2) if channels == 1 else (pixels >> 8)[..., :3]
+    assert recording.video is not None
+    assert np.array_equal(recording.video.frames[0], high[..., ::-1] if encoding == "bgr16" else high)
+    assert recording.notes == (f"images of /dvs/image_raw are {encoding}: the upper 8 of 16 bits are taken",)
+
+
+@pytest.mark.parametrize("cell", ["rggb", "bggr", "gbrg", "grbg"])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_each_cell_of_a_mosaic_becomes_its_colour(tmp_path: Path, cell: str, bits: int) -> None:
+    colours = np.random.default_rng(1).integers(0, 256, (3, 4, 3))
+    whole = colours.repeat(2, 0).repeat(2, 1)[:5, :7]
+    mosaic = np.array([[whole[y, x, "rgb".index(cell[y % 2 * 2 + x % 2])] for x in range(7)] for y in range(5)])
+    mosaic = mosaic.astype(np.uint8) if bits == 8 else (mosaic << 8).astype("<u2")
+    path = written(tmp_path, "ros1", lambda writer: writer.image(mosaic, f"bayer_{cell}{bits}", START_NS))
+    recording = Recording.open(path)
+    assert recording.video is not None and np.array_equal(recording.video.frames[0][:4, :6], whole[:4, :6])
+    assert "every cell of four pixels becomes one colour" in recording.notes[0]
+
+
+@pytest.mark.parametrize("held", [1 << 20, 4])
+def test_dropped_events_of_a_bag_may_have_any_time(tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", held)
+
+    def fill(writer: Writer) -> None:
+        writer.events([*ROWS[:3], (7, 0, ROWS[9][2], 1)])
+        writer.events(ROWS[3:])
+
+    path = written(tmp_path, "ros1", fill)
+    with pytest.raises(BadInput, match=r"x\[3\] is 7: outside the sensor"):
+        list(Recording.open(path).events.blocks())  # type: ignore[union-attr]
+    found = Recording.open(path, drop_outside=True)
+    assert same(found, ROWS) and len(found.events or ()) == len(ROWS)
+    assert "1 of 24 events are dropped: they lie outside the sensor of 7x5" in found.notes
+    assert same(found.slice(Window(ROWS[2][2], ROWS[5][2])), ROWS[2:5])

@@ -36,6 +36,35 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+OUTLIERS = 50, 777, 1999
+
+
+@pytest.mark.parametrize("long", [True, False])
+@pytest.mark.parametrize("name", sorted(encoders.ENCODERS.keys() - {"nmnist-bin"}))  # which is recognised by its coordinates
+def test_events_outside_the_sensor_are_dropped_and_counted(
+    tmp_path: Path, name: str, long: bool, request: pytest.FixtureRequest
+) -> None:
+    if long:
+        request.getfixturevalue("small")
+    side = (346, 260) if name == "mvsec-hdf5" else (640, 480)
+    rows = encoders.street(EVENTS, *side)
+    rows["x"] = rows["x"].copy()
+    rows["x"][list(OUTLIERS)] = side[0] + 7
+    (tmp_path / "e").write_bytes(encoders.ENCODERS[name](**rows))
+    with pytest.raises(BadInput, match=r"is (647|353): outside the sensor \(width \d+\).*--drop-outside"):
+        list(read_events(tmp_path / "e").blocks())
+    columns = {column: np.delete(of, OUTLIERS) for column, of in rows.items()}
+    whole = EventStream.checked(**columns, width=side[0], height=side[1])
+    found = open_events(tmp_path / "e", drop_outside=True)
+    assert found.events is not None and isinstance(found.events, StoredStream) == (long and name in (*LONG, "metavision-h5"))
+    assert f"3 of 2000 events are dropped: they lie outside the sensor of {side[0]}x{side[1]}" in found.notes
+    assert len(found.events) == EVENTS - 3 and found.events.span == whole.span
+    equal(EventStream.joined(found.events.blocks(), *side), whole)
+    window = Window(3000, 8000)
+    equal(found.events.slice(window), whole.slice(window))
+    assert len(found.events) == EVENTS - 3
+
+
 def equal(one: EventStream, other: EventStream) -> None:
     for name in "xytp":
         assert np.array_equal(getattr(one, name), getattr(other, name)), name

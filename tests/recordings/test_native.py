@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as arrays
 from eventspec.core import BadInput
 from eventspec.events import EventStream
 from eventspec.recordings import Recording, native, write_native
+from eventspec.recordings.parts import covering_notes
 from eventspec.video import VideoClip
 
 EVENTS = EventStream.checked([0, 3], [0, 2], [5, 9], [0, 1], 4, 3)
@@ -57,7 +58,11 @@ def test_what_is_written_is_read_back(
     for name in ("x", "y", "t", "p"):
         assert np.array_equal(getattr(again.events, name), getattr(stream, name))
     assert np.array_equal(again.video.frames, frames) and again.video.times_us.tolist() == clip.times_us.tolist()
-    assert again.notes == (text,) and again.name == (text or "clip") and again.source_format == "native"
+    assert (
+        again.notes == (text, *covering_notes(stream, clip))
+        and again.name == (text or "clip")
+        and again.source_format == "native"
+    )
     assert tomllib.loads((folder / "recording.toml").read_text("utf-8"))["source"]["text"] == text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import eventspec
 from eventspec.core import BadInput, Window
 from eventspec.events import EventStream
 from eventspec.events.formats import npz
-from eventspec.recordings import Recording
+from eventspec.pairs import load_folders
+from eventspec.recordings import Recording, eventgpt_json, write_native
+from eventspec.recordings.qa import read_questions
 from eventspec.video import VideoClip
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -185,6 +189,19 @@ def test_two_files_come_on_one_clock_and_a_note_says_how(
     assert recording.notes == () if words is None else words in recording.notes[-1]
 
 
+def test_events_that_cover_little_of_the_frames_time_are_noted(tmp_path: Path) -> None:
+    video = image_folder(tmp_path / "images", 0, 1_000_000)
+    found = Recording.open_pair(events=events_file(tmp_path / "e.npz", 0, 3_000), video=video)
+    told = "events cover only 0.3% of the frames' time: the events are from [0, 3001) us, the frames from [0, 1000001) us"
+    assert found.notes == (told,)
+    write_native(tmp_path / "native", found)
+    assert Recording.open(tmp_path / "native").notes == (told,)
+    assert Recording.open_pair(events=events_file(tmp_path / "f.npz", 0, 600_000), video=video).notes == ()
+    columns = ([], [], [], [])
+    none = Recording.from_arrays(events=columns, sensor=(4, 3), frames=np.zeros((2, 3, 4), np.uint8), times_us=[0, 9])
+    assert none.notes == ("there are frames, and not one event",)
+
+
 def test_two_running_clocks_that_do_not_meet_are_refused(tmp_path: Path) -> None:
     video = image_folder(tmp_path / "images", 5_000_000, 6_000_000)
     with pytest.raises(BadInput, match=r"events \[2000000, 3000001\) us and frames \[5000000, 6000001\) us do not overlap"):
@@ -197,6 +214,44 @@ def test_each_of_two_files_must_hold_its_part(tmp_path: Path) -> None:
         Recording.open_pair(events=video, video=video)
     with pytest.raises(BadInput, match="holds no frames"):
         Recording.open_pair(events=events, video=events)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000], ids=["name", "path"])
+def test_names_that_no_file_can_have_are_refused_wherever_they_stand(tmp_path: Path, name: str) -> None:
+    native = tmp_path / "native"
+    write_native(native, Recording("r", events_at(1, 2), None))
+    (native / "recording.toml").write_text((native / "recording.toml").read_text().replace("events.h5", name))
+    (tmp_path / "qa.jsonl").write_text(json.dumps({"recording": name, "question": "q", "answer": "a"}))
+    (tmp_path / "pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\n[heads]\na = "{name}"\n')
+    row = {"event_data": name, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    (tmp_path / "e.json").write_text(json.dumps([row]))
+    asked: list[Callable[[], object]] = [
+        lambda: eventgpt_json.questions(tmp_path / "e.json"),
+        lambda: Recording.open(name),
+        lambda: Recording.open(native),
+        lambda: read_questions(tmp_path / "qa.jsonl"),
+        lambda: write_native(tmp_path / name, Recording("r", events_at(1, 2), None)),
+        lambda: eventspec.load_pair(name),
+        lambda: eventspec.load_pair(tmp_path),
+        lambda: load_folders(tmp_path / name),
+    ]
+    for ask in asked:
+        with pytest.raises(BadInput, match="no such file, the name is too long: check the path"):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b"])
+def test_names_that_are_no_text_are_refused(tmp_path: Path, name: str) -> None:
+    row = {"event_data": name, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+    (tmp_path / "e.json").write_text(json.dumps([row]))
+    with pytest.raises(BadInput, match=r"record 0: event_data is .*: name a file inside it"):
+        eventgpt_json.questions(tmp_path / "e.json")
+
+
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    with pytest.raises(BadInput) as refused:
+        Recording.open("no\nsuch\rfile")
+    assert str(refused.value) == "no such file: no such file: check the path"
 
 
 def test_an_empty_path_is_not_the_working_folder() -> None:

@@ -69,6 +69,7 @@ Order = Annotated[
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
 ]
+DropOutside = Annotated[bool, typer.Option("--drop-outside", help="Drop events outside the sensor; else the file is refused.")]
 WHOLE = "Event file, video, folder of images, DSEC, RPG or native folder; or example:street."
 WindowText = Annotated[
     str | None,
@@ -101,11 +102,12 @@ class Reading:
 
     sensor: Sensor = None
     monotonic: Order = "raise"
+    drop_outside: DropOutside = False
 
     def open(self, place: Path, fps: float | None = None) -> Recording:
         from eventspec.recordings import Recording
 
-        return Recording.open(place, self.size, self.monotonic, fps)
+        return Recording.open(place, self.size, self.monotonic, fps, self.drop_outside)
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -157,8 +159,8 @@ class Recorded:
             found = reading.open(self.recording)
         else:
             assert self.events is not None and self.video is not None  # `check` looked
-            how: dict[str, Any] = {"sensor_size": reading.size, "monotonic": reading.monotonic}
-            found = Recording.open_pair(events=self.events, video=self.video, **how)
+            how: dict[str, Any] = {"monotonic": reading.monotonic, "drop_outside": reading.drop_outside}
+            found = Recording.open_pair(events=self.events, video=self.video, sensor_size=reading.size, **how)
         return found, None if self.window is None else found.window(*self._ends(found.span.start_us))
 
     def _ends(self, begin_us: int) -> tuple[int | None, int | None]:

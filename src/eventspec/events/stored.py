@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eventspec.core import Window
-from eventspec.events.stream import Array, Block, EventStream, Monotonic, Named, lags
+from eventspec.events.stream import Array, Block, EventStream, Named, Policy, lags
 
 HELD_EVENTS = 1 << 23
 """Streams of at most this many events (109 MB) are held in memory; longer ones stay in their file."""
@@ -30,15 +30,16 @@ class Columns(NamedTuple):
 class Source(ABC):
     """A file of events of the sensor `size` (width, height) that is read in parts; `named` as for `stream.Block`.
 
-    What it yields is checked; BadInput where a part cannot be used. late, largest_lag_us: how many times were before the latest
-    one so far, and by how much at most, in what was read as a whole.
+    What it yields is checked; BadInput where a part cannot be used. late, largest_lag_us, outside: how many times were before
+    the latest one so far, and by how much at most, and how many events were dropped, in what was read as a whole.
     """
 
-    def __init__(self, path: Path, size: tuple[int, int], monotonic: Monotonic, named: Named | None = None) -> None:
+    def __init__(self, path: Path, size: tuple[int, int], policy: Policy, named: Named | None = None) -> None:
         self.width, self.height = size
-        self.ordered = monotonic != "keep"
-        self.late, self.largest_lag_us = 0, 0
-        self._path, self._monotonic, self._named = path, monotonic, named
+        self.policy, self.ordered = policy, policy.monotonic != "keep"
+        self.late, self.largest_lag_us, self.outside = 0, 0, 0
+        self._path, self._named = path, named
+        self._counted = 0  # events of the file that were looked at for these three
         self._off: int | None = None  # as for `stream.Block`
 
     def __str__(self) -> str:
@@ -61,17 +62,21 @@ class Source(ABC):
 
     @abstractmethod
     def count(self) -> int:
-        """How many events there are; it may need a walk through the file the first time."""
+        """How many events there are, without those that are dropped; it may need a walk through the file the first time."""
 
-    def _checked(self, columns: Columns, first: int, latest: int, count_late: bool) -> EventStream:
-        """A block that begins with event `first` of the file; `latest`: the latest time before it. Times that go back are
-        counted where the block is read for the first time."""
+    def _checked(self, columns: Columns, first: int, latest: int, whole: bool) -> EventStream:
+        """A block that begins with event `first` of the file; `latest`: the latest time before it. In walks through the `whole`
+        file, late and dropped events are counted where the block is read for the first time."""
         place = Block(str(self._path), first, latest, self._named, self._off)
-        block = EventStream.checked_block(columns, self.width, self.height, place, self._monotonic)
+        block = EventStream.checked_block(columns, self.width, self.height, place, self.policy)
         self._off = place.off
-        if count_late and self._monotonic != "raise":
-            late, lag = lags(columns.t.astype(np.int64), latest)
-            self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
+        if whole and first == self._counted:
+            self._counted += len(columns.t)
+            self.outside += len(columns.t) - len(block)
+            if self.policy.monotonic != "raise":
+                t = columns.t if place.kept is None else columns.t[place.kept]
+                late, lag = lags(t.astype(np.int64), latest)
+                self.late, self.largest_lag_us = self.late + late, max(self.largest_lag_us, lag)
         return block
 
 

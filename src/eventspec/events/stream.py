@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,17 @@ from eventspec.media import read_only
 
 Monotonic = Literal["raise", "clamp", "keep"]
 """What to do with a time that is before its predecessor: refuse, lift it to the latest time so far, or leave it."""
+
+
+class Policy(NamedTuple):
+    """What becomes of events that cannot be used as they stand: of those whose time goes back, and of those outside the sensor,
+    which are dropped, or else the file is refused."""
+
+    monotonic: Monotonic = "raise"
+    drop_outside: bool = False
+
+
+STRICT = Policy()
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Places = slice | np.ndarray[Any, np.dtype[np.int64]]
@@ -27,17 +38,19 @@ BLOCK = 1 << 17  # events in one block where a long stream is walked: they fit i
 class Block:
     """Where columns come from, for messages and checks across blocks: the file; of a block of a longer one also the index of
     its first event in the file, the latest time (us) before it, how the file's values are called (``t[5]`` unless `named`
-    says otherwise), and how OFF is written, 0 or -1, once it was read: all blocks must agree."""
+    says otherwise), and how OFF is written, 0 or -1, once it was read: all blocks must agree. `kept`: the places of the events
+    that are on the sensor, once the others are dropped."""
 
     source: str
     first: int = 0
     latest: int = 0
     named: Named | None = None
     off: int | None = None
+    kept: Array | None = None
 
     def value_name(self, name: str, index: int) -> str:
         """How messages call the value of a column at one of these events."""
-        index += self.first
+        index = self.first + (index if self.kept is None else int(self.kept[index]))
         return self.named(name, index) if self.named is not None else f"{name}[{index}]"
 
     def __str__(self) -> str:
@@ -100,21 +113,22 @@ class EventStream:
         remedy, for unequal lengths, values that are no whole numbers, events outside the sensor, and (unless `monotonic` says
         otherwise) a time before its predecessor.
         """
-        return cls.checked_block((x, y, t, p), width, height, Block(source), monotonic)
+        return cls.checked_block((x, y, t, p), width, height, Block(source), Policy(monotonic))
 
     @classmethod
-    def checked_block(
-        cls, columns: Sequence[ArrayLike], width: int, height: int, block: Block, monotonic: Monotonic
-    ) -> EventStream:
+    def checked_block(cls, columns: Sequence[ArrayLike], width: int, height: int, block: Block, policy: Policy) -> EventStream:
         """As `checked`, of columns x, y, t and p that may be one block of a longer file."""
-        if monotonic not in get_args(Monotonic):
-            raise BadInput(f'monotonic is {monotonic!r}: choose "raise", "clamp" or "keep"')
+        if policy.monotonic not in get_args(Monotonic):
+            raise BadInput(f'monotonic is {policy.monotonic!r}: choose "raise", "clamp" or "keep"')
         _check_sensor(width, height, block.source)
         x, y, t, p = (_whole(values, name, block) for name, values in zip("xytp", columns, strict=True))
         if len({len(x), len(y), len(t), len(p)}) > 1:
             lengths = f"x {len(x)}, y {len(y)}, t {len(t)}, p {len(p)}"
             raise BadInput(f"{block}: the columns differ in length ({lengths}): every event needs x, y, t and p")
-        times, ordered = _times(t, block, monotonic)
+        if policy.drop_outside and not (inside := on_sensor(x, y, width, height)).all():
+            block.kept = np.flatnonzero(inside)
+            x, y, t, p = (column[block.kept] for column in (x, y, t, p))
+        times, ordered = _times(t, block, policy.monotonic)
         return cls(
             _coordinates(x, "x", width, "width", block),
             _coordinates(y, "y", height, "height", block),
@@ -167,6 +181,11 @@ class EventStream:
 
 
 # ------------------------------------------------------------------------------------------------------------------ checks
+def on_sensor(x: Array, y: Array, width: int, height: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of the events [E] lie on a sensor of this size."""
+    return (x >= 0) & (x < width) & (y >= 0) & (y < height)
+
+
 def _check_sensor(width: int, height: int, source: str) -> None:
     for name, side in (("width", width), ("height", height)):
         if isinstance(side, bool) or not isinstance(side, int | np.integer) or not 1 <= side <= LARGEST_SIDE:
@@ -203,7 +222,8 @@ def _whole(values: ArrayLike, name: str, place: Block) -> Array:
 def _coordinates(column: Array, name: str, side: int, side_name: str, place: Block) -> np.ndarray[Any, np.dtype[np.uint16]]:
     if len(column) and ((column.dtype.kind != "u" and column.min() < 0) or column.max() >= side):
         bad = (column < 0) | (column >= side)
-        remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size or mend the file"
+        drop = "or drop such events with drop_outside=True (command line: --drop-outside)"
+        remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size, {drop}"
         _refuse(place, name, bad, column, remedy)
     return column.astype(np.uint16, copy=False)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadCheckpoint, BadInput
+from eventspec.files import check_name
 from eventspec.models import configuration as fields
 from eventspec.models import eventgpt, generation_config, hf_target, video_llava
 from eventspec.models.checkpoint import Opened
@@ -24,6 +25,7 @@ ANSWER_ROWS = 4096
 
 def load_folder(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
     """The model of a checkpoint folder; BadCheckpoint, one line, for what is missing, unknown or does not fit."""
+    check_name(folder)
     how = how or LoadOptions()
     if how.quantized is not None and _model_type(folder) in _KNOWN:
         raise BadInput(f"dtype {how.quantized} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
+from eventspec.files import check_name
 
 METHODS = {
     "autoregressive": "the baseline: the target alone",
@@ -110,7 +111,7 @@ def check_parts(given: Mapping[str, Iterable[str]], known: Mapping[str, Mapping[
 def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:
     """NAME or NAME:CHOICE -> both. A `known` name, and an existing folder, may hold colons of its own."""
     name, mark, choice = text.rpartition(":")
-    bare = text in known or Path(text).is_dir() or not mark or "/" in choice
+    bare = text in known or check_name(text).is_dir() or not mark or "/" in choice
     return (text, usual) if bare else (name, choice)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.files import parsed_toml, toml_string, write_text
+from eventspec.files import check_name, parsed_toml, toml_string, write_text
 
 NAME = "pair.toml"
 DATA = Path(__file__).parent.parent / "data"
@@ -103,6 +103,8 @@ def _places(path: Path, data: dict[str, Any], name: str) -> dict[str, str]:
     found = data.get(name, {})
     if not isinstance(found, dict) or not all(isinstance(place, str) and "\0" not in place for place in found.values()):
         raise BadCheckpoint(f"{path}: {name} must be a table [{name}] of names and paths")
+    for place in found.values():
+        check_name(path.parent / place)
     return found
 
 
@@ -120,7 +122,7 @@ def bundled_names() -> str:
 def by_name(where: str | Path) -> Path | None:
     """The folder of a bundled pair by its bare name; None for anything else. A path that holds a separator is no name, and
     neither is a `Path` to something that is there."""
-    if isinstance(where, Path) and where.exists():
+    if check_name(where).exists() and isinstance(where, Path):
         return None
     known = bundled()
     if str(where) == "embedded" and known:

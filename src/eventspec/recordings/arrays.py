@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import SensorSize
 from eventspec.events.formats.columns import in_microseconds, names_of
-from eventspec.events.formats.family import settled_size
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.formats.family import outside_notes, settled_size
+from eventspec.events.stream import Block, EventStream, Policy
 from eventspec.video.clip import VideoClip
 from eventspec.video.stored import StoredFrames
 
@@ -20,9 +20,7 @@ Events = EventStream | Sequence[ArrayLike] | np.ndarray[Any, np.dtype[Any]] | Ma
 WANTED = "give (x, y, t, p), a structured array or a mapping with these names, or an EventStream"
 
 
-def stream_of(
-    events: Events, sensor: SensorSize | None, monotonic: Monotonic, source: str
-) -> tuple[EventStream, tuple[str, ...]]:
+def stream_of(events: Events, sensor: SensorSize | None, policy: Policy, source: str) -> tuple[EventStream, tuple[str, ...]]:
     """Events as a stream, and notes. Columns [E] of numbers, as a sequence x, y, t, p or under their usual names (as text files
     have them); t in whole microseconds, in nanoseconds where they are too large for that, or in the unit that its name states
     (``t_s``); p bool, {0, 1} or {-1, 1}. `sensor` (width, height) may lack for an `EventStream` only.
@@ -33,9 +31,9 @@ def stream_of(
     (x, y, t, p), name = _columns(events, source)
     if sensor is None:
         raise BadInput(f"{source}: the sensor size is not known: give sensor=(width, height)")
-    width, height = sensor
     t, notes = _times(t, name)
-    return EventStream.checked(x, y, t, p, width, height, source=source, monotonic=monotonic), notes
+    stream = EventStream.checked_block((x, y, t, p), *sensor, Block(source), policy)
+    return stream, (*notes, *outside_notes(len(t) - len(stream), len(stream), sensor, source))
 
 
 def _times(times: Any, name: str) -> tuple[Any, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from eventspec.core import BadInput
 from eventspec.events.formats import SensorSize, open_events
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import STRICT, Policy
 from eventspec.recordings.layout import Layout, Report, folders, opened
 from eventspec.recordings.parts import Contents, together
 from eventspec.video.images import image_paths, read_image_folder
@@ -39,7 +39,7 @@ def sequences(path: Path, depth: int = DEPTH) -> Iterator[Path]:
     return (folder for folder in folders(path, depth) if is_sequence(folder)) if path.is_dir() else iter(())
 
 
-def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
+def read_sequence(folder: Path, sensor_size: SensorSize | None = None, policy: Policy = STRICT) -> Contents:
     """Events and frames of a sequence. Both stay in their files where they are long.
 
     A sequence that lacks one of them is read without it and a note says so.
@@ -50,7 +50,7 @@ def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic
     if path is None:
         notes.append(f"{EVENTS[0]} is not there: the recording has frames only")
     else:
-        found = open_events(path, sensor_size, monotonic)
+        found = open_events(path, sensor_size, *policy)
         events = found.events
         notes += found.notes
     if images is None:

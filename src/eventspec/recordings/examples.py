@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from eventspec.core import BadInput
+from eventspec.files import check_name
 
 PREFIX = "example:"
 CLIPS = Path(__file__).parent.parent / "data/clips"
@@ -19,7 +20,7 @@ def place(path: Path | str) -> Path:
     if not text:
         raise BadInput("the recording's path is empty: name a file or folder")
     if not text.startswith(PREFIX):
-        return Path(path)
+        return check_name(path)
     name = text.removeprefix(PREFIX)
     if name not in EXAMPLES:
         raise BadInput(f"there is no {text}: choose one of {', '.join(PREFIX + known for known in EXAMPLES)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from eventspec.core import BadInput
 from eventspec.events.formats import SensorSize, mvsec_h5, recognised
 from eventspec.events.formats.hdf5 import holds
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import STRICT, Policy
 from eventspec.recordings.layout import Layout, Report, folders, listed, opened
 from eventspec.recordings.parts import Contents, together
 from eventspec.video.stored import read_clip
@@ -31,9 +31,9 @@ def data_files(path: Path) -> list[Path]:
     return [child for child in found if child.suffix.lower() in SUFFIXES and child.is_file() and _is_data(child)]
 
 
-def read_data(path: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
+def read_data(path: Path, sensor_size: SensorSize | None = None, policy: Policy = STRICT) -> Contents:
     """Events and frames of a data file. Both stay in it where they are long."""
-    found = mvsec_h5.read(path, sensor_size, monotonic)
+    found = mvsec_h5.read(path, sensor_size, policy)
     video, notes = None, found.notes
     if found.frames is not None:
         video, notes = read_clip(*found.frames, str(path), notes)

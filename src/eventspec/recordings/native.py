@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eventspec.core import BadInput, FrameRows
-from eventspec.events.formats import native_h5, read_events
-from eventspec.events.stream import EventStream, Monotonic
-from eventspec.files import parsed_toml, toml_string
+from eventspec.events.formats import EventFile, native_h5, open_events
+from eventspec.events.stream import STRICT, Policy
+from eventspec.files import check_name, parsed_toml, toml_string
 from eventspec.recordings.parts import Contents, inside
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import open_video
@@ -36,7 +36,7 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
 
     Frames become png (grey ones with one channel). BadInput when the target exists or the recording is empty.
     """
-    folder = Path(folder)
+    folder = check_name(folder)
     if folder.exists() or folder.is_symlink():
         raise BadInput(f"{folder}: exists already: choose another folder, or remove it first")
     if recording.events is None and recording.video is None:
@@ -89,20 +89,22 @@ def _toml(recording: Recording, source: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- reading
-def read_native(folder: Path, monotonic: Monotonic = "raise") -> Contents:
+def read_native(folder: Path, policy: Policy = STRICT) -> Contents:
     """Read a native folder. BadInput for a damaged recording.toml, a path that leaves the folder, or files that do not fit."""
     description = folder / TOML_NAME
     content = _content(description)
     source, about_events, about_video = (_table(content, name, description) for name in ("source", "events", "video"))
-    events = None if about_events is None else _events(folder, about_events, monotonic)
+    seen = None if about_events is None else _events(folder, about_events, policy)
     video, found = (None, ()) if about_video is None else _video(folder, about_video)
-    if events is None and video is None:
+    if seen is None and video is None:
         raise BadInput(f"{description}: has neither [events] nor [video]: a recording needs one of them")
+    events, read = (None, ()) if seen is None else (seen.events, seen.notes)
     stated = None if source is None else source.get("notes")
     notes = [str(note) for note in stated] if isinstance(stated, list) else []
-    name = content.get("name")
+    stated_name = content.get("name")
+    name = stated_name if isinstance(stated_name, str) and stated_name else folder.resolve().name
     origin = "" if source is None else str(source.get("text", ""))
-    return Contents(name if isinstance(name, str) and name else folder.resolve().name, events, video, (*notes, *found), origin)
+    return Contents(name, events, video, (*notes, *read, *found), origin)
 
 
 def _content(description: Path) -> dict[str, Any]:
@@ -124,11 +126,15 @@ def _table(content: dict[str, Any], name: str, description: Path) -> dict[str, A
     return table
 
 
-def _events(folder: Path, table: dict[str, Any], monotonic: Monotonic) -> EventStream:
+def _events(folder: Path, table: dict[str, Any], policy: Policy) -> EventFile:
     for side in ("width", "height"):
         if not isinstance(table.get(side), int):
             raise BadInput(f"{folder / TOML_NAME}: events.{side} is {table.get(side)!r}: write the sensor size in pixels")
-    return read_events(_inside(folder, table.get("file"), "events.file"), (table["width"], table["height"]), monotonic)
+    path = _inside(folder, table.get("file"), "events.file")
+    found = open_events(path, (table["width"], table["height"]), *policy)
+    if found.events is None:
+        raise BadInput(f"{path}: the {found.format} file holds no event stream: name one with events")
+    return found
 
 
 def _video(folder: Path, table: dict[str, Any]) -> VideoFile:

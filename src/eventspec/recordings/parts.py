@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from eventspec.core import BadInput, Window
 from eventspec.events.stream import EventStream
+from eventspec.files import check_name
 from eventspec.video.clip import VideoClip
 
 LEAST_OVERLAP = 0.9
+LEAST_COVERED = 0.5  # of the frames' time, by the events: a quiet scene has fewer of them, but not for half of it
 
 
 class Contents(NamedTuple):
@@ -43,6 +45,19 @@ def meeting_notes(events: EventStream | None, video: VideoClip | None, source: s
     return (f"events and frames share only {share:.0%} of the shorter of the two",) if share < LEAST_OVERLAP else ()
 
 
+def covering_notes(events: EventStream | None, video: VideoClip | None) -> tuple[str, ...]:
+    """A note when events cover little of the frames' time, from the first of them to the last."""
+    seen = None if video is None else video.span
+    if events is None or video is None or seen is None or len(video) < 2:
+        return ()
+    span = events.span
+    if span is None:
+        return ("there are frames, and not one event",)
+    share = max(0, min(span.end_us, seen.end_us) - max(span.start_us, seen.start_us)) / seen.duration_us
+    both = f"the events are from {words(span)}, the frames from {words(seen)}"
+    return (f"events cover only {share:.1%} of the frames' time: {both}",) if share < LEAST_COVERED else ()
+
+
 def words(window: Window) -> str:
     return f"[{window.start_us}, {window.end_us}) us"
 
@@ -51,6 +66,8 @@ def inside(folder: Path, value: str) -> Path | None:
     """The path that a file names, or None when it leaves the folder: a data set must not reach for other files."""
     posix, windows = PurePosixPath(value), PureWindowsPath(value)
     leaves = posix.is_absolute() or bool(windows.drive or windows.root) or ".." in (*posix.parts, *windows.parts)
-    if leaves or "\0" in value or not (folder / value).resolve().is_relative_to(folder.resolve()):
+    try:
+        stays = not leaves and check_name(folder / value).resolve().is_relative_to(folder.resolve())
+    except ValueError:  # a name with a zero byte, or with half a letter
         return None
-    return folder / value
+    return folder / value if stays else None

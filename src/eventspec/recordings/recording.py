@@ -13,10 +13,10 @@ from eventspec.core import BadInput, Stream, Window
 from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_events, recognised, ros_bag
 from eventspec.events.formats.family import settled_size
 from eventspec.events.stored import hull
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import EventStream, Monotonic, Policy
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
-from eventspec.recordings.parts import Contents, meeting_notes, words
+from eventspec.recordings.parts import Contents, covering_notes, meeting_notes, words
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import looks_like_video, open_video
 from eventspec.video.images import image_paths, read_image_folder
@@ -48,27 +48,29 @@ class Recording:
         sensor_size: SensorSize | None = None,
         monotonic: Monotonic = "raise",
         fps: float | None = None,
+        drop_outside: bool = False,
     ) -> Recording:
         """Open an event file, a video, a folder of images, a sequence of DSEC's or the event-camera data set's layout, a native
         folder, or a bundled clip as "example:street" or "example:davis"; seen from its content.
 
-        `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times.
+        `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times. Events
+        outside the sensor are refused unless `drop_outside`; then a note counts them.
         Raises BadInput, one line, for anything that cannot be read, and for a size or a rate where none is wanted; its subclass
         SizeUnknown where only the size is missing.
         """
-        path = whole_of(path)
+        path, policy = whole_of(path), Policy(monotonic, drop_outside)
         if path.is_dir():
-            return _of_folder(path, sensor_size, monotonic, fps)
+            return _of_folder(path, sensor_size, policy, fps)
         if fps is not None:
             raise _unwanted(path, "a file", "fps")
         family = recognised(path)
         if family is mvsec_h5.FORMAT:
-            return _of_contents(mvsec.read_data(path, sensor_size, monotonic), family.name)
+            return _of_contents(mvsec.read_data(path, sensor_size, policy), family.name)
         if family is None and looks_like_video(path):
             if sensor_size is not None:
                 raise _unwanted(path, "a video", "sensor_size")
             return _of_video(path, "video", open_video(path))
-        return _of_events(path, open_events(path, sensor_size, monotonic))
+        return _of_events(path, open_events(path, sensor_size, *policy))
 
     @classmethod
     def open_pair(
@@ -79,6 +81,7 @@ class Recording:
         sensor_size: SensorSize | None = None,
         monotonic: Monotonic = "raise",
         fps: float | None = None,
+        drop_outside: bool = False,
     ) -> Recording:
         """Events of one file with the frames of another, on one clock.
 
@@ -86,7 +89,7 @@ class Recording:
         second), that one is moved so that both start together, and a note says so. BadInput when both are on running clocks
         that do not meet.
         """
-        first = cls.open(events, sensor_size, monotonic)
+        first = cls.open(events, sensor_size, monotonic, drop_outside=drop_outside)
         second = cls.open(video, fps=fps)
         if first.events is None:
             raise BadInput(f"{events}: holds no event stream: give a recording with events")
@@ -95,7 +98,8 @@ class Recording:
         stream, clip, notes = _on_one_clock(first.events, second.video, f"{events} and {video}")
         formats = f"{first.source_format}+{second.source_format}"
         source = first.source if first.source == second.source else ""
-        return cls(first.name, stream, clip, (*first.notes, *second.notes, *notes), formats, source)
+        notes = (*first.notes, *second.notes, *covering_notes(stream, clip), *notes)
+        return cls(first.name, stream, clip, notes, formats, source)
 
     @classmethod
     def from_arrays(
@@ -107,6 +111,7 @@ class Recording:
         sensor: SensorSize | None = None,
         monotonic: Monotonic = "raise",
         name: str = "arrays",
+        drop_outside: bool = False,
     ) -> Recording:
         """A recording of what a program holds: events, frames, or both on one clock.
 
@@ -123,9 +128,9 @@ class Recording:
                 raise BadInput(f"{name}: {what} is for {whose}, and there are none: give both or leave it out")
         if events is None and frames is None:
             raise BadInput(f"{name}: neither events nor frames: give events=(x, y, t, p), or frames and times_us")
-        stream, taken = (None, ()) if events is None else stream_of(events, sensor, monotonic, name)
+        stream, taken = (None, ()) if events is None else stream_of(events, sensor, Policy(monotonic, drop_outside), name)
         clip, noted = (None, ()) if frames is None else clip_of(frames, times_us, name)
-        return cls(name, stream, clip, (*taken, *noted, *meeting_notes(stream, clip, name)))
+        return cls(name, stream, clip, (*taken, *noted, *covering_notes(stream, clip), *meeting_notes(stream, clip, name)))
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -204,19 +209,19 @@ def sliding_windows(
     return (recording.slice(Window(start, min(start + length_us, span.end_us))) for start in starts)
 
 
-def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic, fps: float | None) -> Recording:
+def _of_folder(path: Path, sensor_size: SensorSize | None, policy: Policy, fps: float | None) -> Recording:
     """The recording in a folder, by what else is in it: the first kind that fits."""
     plain = image_paths(path)
     if (path / native.TOML_NAME).is_file():
-        kind, found = "native", native.read_native(path, monotonic)
+        kind, found = "native", native.read_native(path, policy)
     elif ros_bag.is_folder(path):
         if fps is not None:
             raise _unwanted(path, "a ROS bag", "fps")
-        return _of_events(path, ros_bag.read(path, sensor_size, monotonic))
+        return _of_events(path, ros_bag.read(path, sensor_size, policy))
     elif dsec.is_sequence(path):
-        kind, found = "dsec", dsec.read_sequence(path, sensor_size, monotonic)
+        kind, found = "dsec", dsec.read_sequence(path, sensor_size, policy)
     elif rpg.is_sequence(path):
-        kind, found = "rpg", rpg.read_sequence(path, sensor_size, monotonic)
+        kind, found = "rpg", rpg.read_sequence(path, sensor_size, policy)
     elif plain and sensor_size is None:
         return _of_video(path, "images", read_image_folder(path, fps))
     elif plain:
@@ -233,7 +238,8 @@ def _of_folder(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic,
 
 
 def _of_contents(found: Contents, source_format: str) -> Recording:
-    return Recording(found.name, found.events, found.video, found.notes, source_format, found.source)
+    notes = dict.fromkeys((*found.notes, *covering_notes(found.events, found.video)))  # a native folder may have it already
+    return Recording(found.name, found.events, found.video, tuple(notes), source_format, found.source)
 
 
 def _unwanted(path: Path, what: str, name: str) -> BadInput:
@@ -256,7 +262,7 @@ def _of_events(path: Path, found: EventFile) -> Recording:
     clip, notes = None, found.notes
     if found.frames is not None:
         clip, notes = read_clip(*found.frames, str(path), notes)
-    return Recording(path.stem, found.events, clip, notes, found.format)
+    return Recording(path.stem, found.events, clip, (*notes, *covering_notes(found.events, clip)), found.format)
 
 
 def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:

@@ -9,7 +9,7 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats import SensorSize, open_events
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import STRICT, Policy
 from eventspec.recordings.parts import Contents, inside, together
 from eventspec.video.clip import VideoFile
 from eventspec.video.images import image_paths, lines_of, read_images
@@ -27,7 +27,7 @@ def is_part(path: Path) -> bool:
     return path.name == EVENTS and (path.parent / IMAGES).is_file() and path.is_file()
 
 
-def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> Contents:
+def read_sequence(folder: Path, sensor_size: SensorSize | None = None, policy: Policy = STRICT) -> Contents:
     """Events and frames of a sequence, on the clock of its two lists. Both stay in their files where they are long.
 
     The sensor is as large as its images unless `sensor_size` says otherwise. A sequence that lacks events or images, or some of
@@ -41,7 +41,7 @@ def read_sequence(folder: Path, sensor_size: SensorSize | None = None, monotonic
         if sensor_size is None and video is not None:
             sensor_size = video.width, video.height
             notes.append(f"sensor size {video.width}x{video.height} is that of the images: a DAVIS has both on one chip")
-        found = open_events(folder / EVENTS, sensor_size, monotonic)
+        found = open_events(folder / EVENTS, sensor_size, *policy)
         events = found.events
         notes += found.notes
     else:

@@ -23,7 +23,7 @@ from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats.family import EventFile, Format, Picture, SensorSize, file_of, settled_size, whole_file
 from eventspec.events.formats.sequential import Decode, Sequential, Step, opened
 from eventspec.events.stored import Columns, held, is_short
-from eventspec.events.stream import Array, EventStream, Monotonic
+from eventspec.events.stream import Array, EventStream, Policy
 
 NAME = "aedat4"
 MAGIC = b"#!AER-DAT4"
@@ -36,7 +36,7 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """Read events and frames. Of a torn or damaged file the packets before the tear are kept, and a note says what is lost.
 
     Everything is decoded once to see that it can be. The events of a short file are kept from there; of a long one nothing
@@ -48,7 +48,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     notes = [_loss_note(packets, layout)] if packets.tear else []
     if packets.tear and not packets.events and not packets.shots:
         raise BadInput(f"{path}: is torn at byte {packets.tear}, before its first event or frame: copy or record it again")
-    found = _events(path, layout, packets, sensor_size, monotonic, notes)
+    found = _events(path, layout, packets, sensor_size, policy, notes)
     if found.events is None and not packets.shots:
         raise BadInput(f"{path}: has neither events nor frames: record the camera's events or frames output")
     if not packets.shots:
@@ -229,7 +229,7 @@ def _events(
     layout: _Layout,
     packets: _Packets,
     sensor_size: SensorSize | None,
-    monotonic: Monotonic,
+    policy: Policy,
     notes: list[str],
 ) -> EventFile:
     """The file with the first event stream in it, in memory when it is short; without events where it has none."""
@@ -244,9 +244,9 @@ def _events(
         return EventFile(NAME, EventStream.empty(*size), tuple(notes))
     end = packets.tear or layout.end
     if packets.short is not None and is_short(sum(len(part) for part in packets.short), end):
-        return whole_file(NAME, _columns(packets.short), size, path, monotonic, notes)
+        return whole_file(NAME, _columns(packets.short), size, path, policy, notes)
     packets.short = None
-    source = Sequential(path, size, monotonic, _decoder(layout, first, end), layout.first, end, None)
+    source = Sequential(path, size, policy, _decoder(layout, first, end), layout.first, end, None)
     return file_of(NAME, source, held(source, end), notes)
 
 

@@ -18,7 +18,7 @@ from eventspec.events.formats.family import EventFile, Format, SensorSize
 from eventspec.events.formats.prophesee import header, read_header
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, whole_words, words
 from eventspec.events.stored import Columns
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import Policy
 
 NAME = "dat"
 EVENT_2D, CHANGE, TRIGGER = 0x00, 0x0C, 0x0E
@@ -45,7 +45,7 @@ def matches(path: Path, head: bytes) -> bool:
     return "contains" in found.fields or (bool(found.fields) and head[found.end : found.end + 2] in STARTS)
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """The file; a last record that is cut is left out with a note."""
     found = read_header(path)
     with path.open("rb") as file:
@@ -64,7 +64,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     size = found.size(path, sensor_size, notes)
     start = found.end + 2
     end = whole_words(path, start, RECORD, notes)
-    source = Sequential(path, size, monotonic, decoder(PACKINGS[version]), start, end, None)
+    source = Sequential(path, size, policy, decoder(PACKINGS[version]), start, end, None)
     return event_file(NAME, source, notes)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats import hdf5
 from eventspec.events.formats.family import EventFile, Format, SensorSize, size_or_dsec
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import EventStream, Policy
 
 NAME = "dsec-h5"
 COLUMNS = {name: f"events/{name}" for name in ("x", "y", "t", "p")}
@@ -26,7 +26,7 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(hdf5.MAGIC) and bool(hdf5.holds(path, tuple(COLUMNS.values())))
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     def table(file: Any) -> hdf5.Table:
         columns = {name: hdf5.dataset(file, place, path) for name, place in COLUMNS.items()}
         offset_us = int(hdf5.dataset(file, "t_offset", path, 0, kinds="iu")[()]) if "t_offset" in file else 0
@@ -39,7 +39,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         size = size_or_dsec(stated, sensor_size, str(path), notes)
         if "t_offset" not in file:
             notes.append("times are taken as they stand: there is no t_offset")
-        return hdf5.h5_file(NAME, path, file, table, size, monotonic, notes)
+        return hdf5.h5_file(NAME, path, file, table, size, policy, notes)
 
 
 def write(path: Path, stream: EventStream) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats.family import EventFile, Format, SensorSize, column_names, size_in, size_or_dsec, whole_file
 from eventspec.events.formats.npy import MAGIC, npy_header, pickled
-from eventspec.events.stream import Array, Monotonic
+from eventspec.events.stream import Array, Policy
 
 NAME = "eventgpt-npy"
 LARGEST_PROGRAM = 10_000  # opcodes; EventGPT's files have about 150
@@ -54,7 +54,7 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(MAGIC) and pickled(head)
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """The columns, of which no code was run; the sensor is DSEC's 640x480 unless `sensor_size` says otherwise."""
     with path.open("rb") as file:
         try:
@@ -73,7 +73,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     notes: list[str] = []
     size = size_or_dsec(size_in(columns, str(path), notes), sensor_size, str(path), notes)
     chosen = column_names(columns, path, "an EventGPT .npy")
-    return whole_file(NAME, [columns[name] for name in chosen], size, path, monotonic, notes, chosen[2])
+    return whole_file(NAME, [columns[name] for name in chosen], size, path, policy, notes, chosen[2])
 
 
 # ------------------------------------------------------------------------------------------------- inert stand-ins for numpy

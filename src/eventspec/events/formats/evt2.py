@@ -7,7 +7,7 @@ x + k. Sensors of the fourth generation send the word before the mask ("legacy" 
 
 from __future__ import annotations
 
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,8 @@ class State(NamedTuple):
     triggers: int = 0
 
 
-def notes_of(state: State) -> list[str]:
-    """What is not among the events."""
+def notes_of(state: Any) -> list[str]:
+    """What is not among the events, by the state of a decoder of EVT 2.0, 2.1 or 3.0 at the end."""
     notes = []
     if state.skipped:
         notes.append(f"{state.skipped} events before the first complete time are left out: their time is unknown")

@@ -40,6 +40,12 @@ class State(NamedTuple):
 
 def decode(file: BinaryIO, position: int, state: State) -> Step[State]:
     word = words(file, position, "<u2", BLOCK)
+    columns, after = decoded(word, state)
+    return Step(columns, position + 2 * len(word), after)
+
+
+def decoded(word: Array, state: State) -> tuple[Columns, State]:
+    """The events of words uint16 [N], of a file or a message, and the state after them."""
     kind = (word >> 12).astype(np.uint8)
     single = kind == ADDR_X
     vectors = np.flatnonzero((kind == VECT_12) | (kind == VECT_8))
@@ -57,7 +63,7 @@ def decode(file: BinaryIO, position: int, state: State) -> Step[State]:
     first = _first_complete(state, rows, kind, done)
     triggers = state.triggers + int(np.count_nonzero(kind == TRIGGER))
     after = after._replace(skipped=state.skipped + first, triggers=triggers)
-    return Step(Columns(x[first:], y[first:], t[first:], p[first:]), position + 2 * len(word), after)
+    return Columns(x[first:], y[first:], t[first:], p[first:]), after
 
 
 def _spread(values: Array, places: Array, done: Array, before: Any) -> Array:

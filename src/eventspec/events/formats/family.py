@@ -13,7 +13,7 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats.columns import in_microseconds, names_of
 from eventspec.events.stored import Source, StoredStream
-from eventspec.events.stream import EventStream, Monotonic, lags
+from eventspec.events.stream import Block, EventStream, Policy, lags
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Frames = tuple[Callable[[int], Picture], tuple[int, int], np.ndarray[Any, np.dtype[np.int64]]]
@@ -42,13 +42,13 @@ class Format:
     """One family: its name in reports, how a person calls it, and its functions.
 
     ``matches(path, head)`` sees the first bytes (up to `HEAD_BYTES`) and may open the file; ``read(path, sensor_size,
-    monotonic)`` raises BadInput, one line, for a file of this family it cannot use.
+    policy)`` raises BadInput, one line, for a file of this family it cannot use.
     """
 
     name: str
     title: str
     matches: Callable[[Path, bytes], bool]
-    read: Callable[[Path, SensorSize | None, Monotonic], EventFile]
+    read: Callable[[Path, SensorSize | None, Policy], EventFile]
 
 
 HEAD_BYTES = 4096
@@ -91,9 +91,21 @@ def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]
     return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
 
 
+def outside_notes(outside: int, kept: int, size: SensorSize, source: str) -> tuple[str, ...]:
+    """How many events were dropped, as they are not on the sensor; BadInput where none is left."""
+    sensor = f"the sensor of {size[0]}x{size[1]}"
+    if outside and not kept:
+        raise BadInput(f"{source}: all of its {outside} events lie outside {sensor}: give the right sensor_size")
+    return (f"{outside} of {outside + kept} events are dropped: they lie outside {sensor}",) if outside else ()
+
+
 def file_of(name: str, source: Source, stream: EventStream, notes: Iterable[str]) -> EventFile:
     """A file as a whole, of the family `name`, once `stream` was read from its source or left in it."""
-    found = (*notes, *order_notes(source.late, source.largest_lag_us, source.ordered))
+    if source.policy.drop_outside and isinstance(stream, StoredStream):
+        for _ in source.blocks():  # to its end, so that what is dropped is counted
+            pass
+    outside = outside_notes(source.outside, len(stream), (source.width, source.height), str(source)) if source.outside else ()
+    found = (*notes, *order_notes(source.late, source.largest_lag_us, source.ordered), *outside)
     return EventFile(name, stream, (*found, LONG_NOTE) if isinstance(stream, StoredStream) else found)
 
 
@@ -102,16 +114,20 @@ def whole_file(
     columns: Sequence[Any],
     size: SensorSize,
     path: Path,
-    monotonic: Monotonic,
+    policy: Policy,
     notes: Iterable[str] = (),
     time: str = "t",
 ) -> EventFile:
     """A file whose columns x, y, t and p were read as a whole, checked; `time` is how it calls t, which may state the unit."""
     x, y, t, p = columns
     t, taken = in_microseconds(t, time)
-    stream = EventStream.checked(x, y, t, p, *size, source=str(path), monotonic=monotonic)
-    late = (0, 0) if monotonic == "raise" else lags(np.asarray(t).astype(np.int64))
-    return EventFile(name, stream, (*notes, *taken, *order_notes(*late, lifted=monotonic == "clamp")))
+    block = Block(str(path))
+    stream = EventStream.checked_block((x, y, t, p), *size, block, policy)
+    late = 0, 0
+    if policy.monotonic != "raise":
+        late = lags(np.asarray(t).astype(np.int64)[... if block.kept is None else block.kept])
+    outside = outside_notes(len(t) - len(stream), len(stream), size, str(path))
+    return EventFile(name, stream, (*notes, *taken, *order_notes(*late, policy.monotonic == "clamp"), *outside))
 
 
 def column_names(names: Iterable[str], path: Path, kind: str) -> list[str]:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from eventspec.core import BadInput, Window
 from eventspec.events.formats.columns import LOOKED_AT, UNITS, Unit, unit_of
 from eventspec.events.formats.family import SIZE_NAMES, EventFile, SensorSize, file_of, size_in
 from eventspec.events.stored import Columns, Source, StoredStream, hull, is_short
-from eventspec.events.stream import BLOCK, EventStream, Monotonic
+from eventspec.events.stream import BLOCK, STRICT, EventStream, Policy
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 CHUNK = 1 << 16  # events a chunk
@@ -228,36 +229,41 @@ def _unit_on(column: Any) -> float:
 class H5Source(Source):
     """The table of `count` events that ``table(file)`` finds in an open file."""
 
-    def __init__(self, path: Path, size: SensorSize, monotonic: Monotonic, table: Callable[[Any], Table], count: int) -> None:
-        super().__init__(path, size, monotonic)
+    def __init__(self, path: Path, size: SensorSize, policy: Policy, table: Callable[[Any], Table], count: int) -> None:
+        super().__init__(path, size, policy)
         self._table, self._count = table, count
 
     def count(self) -> int:
-        return self._count
+        return self._count - self.outside
 
     def span(self) -> Window | None:
         if not self._count:
             return None
-        if self._monotonic == "raise":
+        if self.policy == STRICT:
             with opened_h5(self._path) as file:
                 table = self._table(file)
                 first, last = int(table.time(0)), int(table.time(self._count - 1))
             if first < 0 or last < first:
                 raise BadInput(f"{self._path}: t goes from {first} to {last}: sort the file, or read it with --monotonic clamp")
             return Window(first, last + 1)
+        return self._hull
+
+    @cached_property
+    def _hull(self) -> Window | None:
         return hull(block.span for block in self.blocks())
 
     def _read(self, window: Window | None) -> Iterator[EventStream]:
-        """Where times must not go back, a window is found by search, and nothing else is read."""
+        """Where times must not go back, a window is found by search, and nothing else is read. Times of events that are dropped
+        may be anything."""
         with opened_h5(self._path) as file:
             table = self._table(file)
             first, last = 0, self._count
-            if window is not None and self._monotonic == "raise":
+            if window is not None and self.policy == STRICT:
                 first, last = (table.place(time) for time in (window.start_us, window.end_us))
             latest = 0
             for start in range(first, last, BLOCK):
-                block = self._checked(table.rows(start, min(start + BLOCK, last)), start, latest, count_late=window is None)
-                latest = max(latest, int(block.t[-1] if block.ordered else block.t.max()))
+                block = self._checked(table.rows(start, min(start + BLOCK, last)), start, latest, whole=window is None)
+                latest = latest if block.span is None else max(latest, block.span.end_us - 1)
                 yield block
 
 
@@ -267,14 +273,14 @@ def h5_file(
     file: Any,
     table: Callable[[Any], Table],
     size: SensorSize,
-    monotonic: Monotonic,
+    policy: Policy,
     notes: Iterable[str] = (),
 ) -> EventFile:
     """The open file as a whole: in memory when it is short, and else read from its path later."""
     found = table(file)
     unit = unit_of(found.rows(0, min(found.count, LOOKED_AT)).t, found.unit)
     notes = notes if unit.scale == 1.0 else (*notes, unit.note)
-    source = H5Source(path, size, monotonic, lambda opened: table(opened).of(unit), found.count)
+    source = H5Source(path, size, policy, lambda opened: table(opened).of(unit), found.count)
     short = is_short(found.count, path.stat().st_size)
     stream = EventStream.joined(source.blocks(), *size) if short else StoredStream(source)
     return file_of(name, source, stream, notes)

@@ -16,7 +16,7 @@ from eventspec.events.formats.family import EventFile, Format, SensorSize, settl
 from eventspec.events.formats.hdf5 import MAGIC, EcfMissing, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.prophesee import Header
 from eventspec.events.stored import Columns
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import Policy
 
 NAME = "metavision-h5"
 EVENTS, TRIGGERS = "CD/events", "EXT_TRIGGER/events"
@@ -27,7 +27,7 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(MAGIC) and bool(holds(path, (EVENTS,)))
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     def table(file: Any) -> Table:
         records = dataset(file, EVENTS, path, fields=FIELDS)
 
@@ -49,10 +49,10 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
         except EcfMissing as missing:
             count, refusal = len(file[EVENTS]), missing
         else:
-            return h5_file(NAME, path, file, table, size, monotonic, notes)
+            return h5_file(NAME, path, file, table, size, policy, notes)
     columns = _through_evlib(path, count, refusal)
     notes.append("the events are decoded by evlib, all of them at once")
-    return whole_file(NAME, columns, size, path, monotonic, notes)
+    return whole_file(NAME, columns, size, path, policy, notes)
 
 
 def _through_evlib(path: Path, count: int, refusal: BadInput) -> Columns:

@@ -13,7 +13,7 @@ from eventspec.events.formats.family import EventFile, Format, SensorSize, settl
 from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.stored import Columns
-from eventspec.events.stream import Array, Monotonic
+from eventspec.events.stream import Array, Policy
 
 NAME = "mvsec-hdf5"
 CAMERAS = ("davis/left", "davis/right")
@@ -23,7 +23,7 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(MAGIC) and any(holds(path, (f"{camera}/events",)) for camera in CAMERAS)
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """Events and grey frames of the left camera, or of the right one where it is alone."""
 
     def table(file: Any) -> Table:
@@ -36,7 +36,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
             notes.append(f"two event cameras: only {found[0]} is read")
         stated = stated_size(file, ("davis", found[0], f"{found[0]}/events"), sensor_size, path, notes)
         size = stated if stated is not None else sensor_size or SENSORS["davis346"]
-        events = h5_file(NAME, path, file, table, settled_size(size, sensor_size, str(path)), monotonic, notes)
+        events = h5_file(NAME, path, file, table, settled_size(size, sensor_size, str(path)), policy, notes)
         name = f"{found[0]}/image_raw"
         if name not in file or f"{name}_ts" not in file:
             lacks = f"{found[0]} has no image_raw with image_raw_ts: the recording has events only"

@@ -9,7 +9,7 @@ import numpy as np
 
 from eventspec.events.formats import hdf5
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import EventStream, Policy
 
 NAME = "native-h5"
 DTYPES = {"x": "<u2", "y": "<u2", "t": "<i8", "p": "<u1"}
@@ -20,14 +20,14 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(hdf5.MAGIC) and hdf5.holds(path, tuple(DTYPES)) is not False
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     def table(file: Any) -> hdf5.Table:
         return hdf5.column_table({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
 
     with hdf5.opened_h5(path) as file:
         notes: list[str] = []
         size = settled_size(hdf5.stated_size(file, (), sensor_size, path, notes), sensor_size, str(path))
-        return hdf5.h5_file(NAME, path, file, table, size, monotonic, notes)
+        return hdf5.h5_file(NAME, path, file, table, size, policy, notes)
 
 
 def write(path: Path, stream: EventStream) -> None:

@@ -15,7 +15,7 @@ from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, Senso
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.formats.sequential import Sequential, Step, event_file, whole_words, words
 from eventspec.events.stored import Columns
-from eventspec.events.stream import Array, Monotonic
+from eventspec.events.stream import Array, Policy
 
 NAME = "nmnist-bin"
 RECORD = 5
@@ -41,12 +41,12 @@ def matches(path: Path, head: bytes) -> bool:
     return bool(fits and (steps >= 0).all() and (steps <= LONGEST_STEP_US).all() and steps.any())
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """The file; a last record that is cut is left out with a note, as is the guess at the sensor."""
     notes: list[str] = []
     end = whole_words(path, 0, RECORD, notes)
     size = sensor_size if sensor_size is not None else _size(path, notes)
-    source = Sequential(path, size, monotonic, decode, 0, end, 0)
+    source = Sequential(path, size, policy, decode, 0, end, 0)
     return event_file(NAME, source, notes, lambda turns: [f"the clock turned {turns} times (y = 240)"] if turns else [])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from eventspec.core import BadInput
 from eventspec.events.formats.columns import order_of, places_in
 from eventspec.events.formats.family import EventFile, Format, SensorSize, column_names, settled_size, whole_file
-from eventspec.events.stream import BLOCK, Array, Monotonic
+from eventspec.events.stream import BLOCK, Array, Policy
 
 NAME = "npy"
 MAGIC = b"\x93NUMPY"
@@ -35,14 +35,14 @@ def pickled(head: bytes) -> bool:
         return True
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     with path.open("rb") as file:
         array = npy_array(file, path.stat().st_size, str(path))
     what = f"{path}: a {array.dtype.name} array of shape {array.shape}"
     if array.dtype.names is not None and array.ndim == 1:
         names = column_names(array.dtype.names, path, "a record of an event")
         size = settled_size(None, sensor_size, str(path))
-        return whole_file(NAME, [array[name] for name in names], size, path, monotonic, (), names[2])
+        return whole_file(NAME, [array[name] for name in names], size, path, policy, (), names[2])
     if array.ndim != 2 or 4 not in array.shape or array.dtype.kind not in "iuf":
         raise BadInput(f"{what}: events are numbers [E, 4], or records x, y, t, p: {REMEDY}")
     rows = array if array.shape[1] == 4 else array.T
@@ -53,7 +53,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     size = settled_size(None, sensor_size, str(path))
     t, x, y, p = (rows[:, place] for place in places_in(order))
     taken = f"the columns are taken for {' '.join(order)}: their values fit no other order"
-    return whole_file(NAME, (x, y, t, p), size, path, monotonic, [taken])
+    return whole_file(NAME, (x, y, t, p), size, path, policy, [taken])
 
 
 def npy_array(file: IO[bytes], size: int, what: str) -> Array:

@@ -22,7 +22,7 @@ from eventspec.events.formats.family import (
     whole_file,
 )
 from eventspec.events.formats.npy import npy_array
-from eventspec.events.stream import Array, EventStream, Monotonic
+from eventspec.events.stream import Array, EventStream, Policy
 
 NAME = "npz"
 UNIT = "t_unit"  # the entry that names the unit of t
@@ -44,7 +44,7 @@ def matches(path: Path, head: bytes) -> bool:
         return path.suffix == ".npz"  # torn: let `read` say so
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy"): name for name in archive.namelist()}
@@ -61,7 +61,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     notes: list[str] = []
     size = settled_size(size_in(entries, str(path), notes), sensor_size, str(path))
     time = f"t_{entries[UNIT]}" if UNIT in entries else chosen[2]
-    return whole_file(NAME, [entries[name] for name in chosen], size, path, monotonic, notes, time)
+    return whole_file(NAME, [entries[name] for name in chosen], size, path, policy, notes, time)
 
 
 def write(path: Path, stream: EventStream) -> None:

@@ -16,7 +16,7 @@ from eventspec.events.formats import evt2, evt3
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size, size_in
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.formats.sequential import Decode, Sequential, event_file, whole_words
-from eventspec.events.stream import Monotonic
+from eventspec.events.stream import Policy
 
 LARGEST_HEADER = 1 << 16  # bytes
 LINE = re.compile(rb"% ?([\x20-\x7e\t]*)\r?\n")
@@ -101,7 +101,7 @@ def matches(path: Path, head: bytes) -> bool:
     return bool({"evt", "format", "plugin_name", "integrator_name"} & fields.keys()) and "contains" not in fields
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """The file; a last word that is cut is left out with a note."""
     found = read_header(path)
     notes: list[str] = []
@@ -114,7 +114,7 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     }
     word_bytes, decode, state = decoders[encoding]
     end = whole_words(path, found.end, word_bytes, notes)
-    return event_file(encoding, Sequential(path, size, monotonic, decode, found.end, end, state), notes, evt2.notes_of)
+    return event_file(encoding, Sequential(path, size, policy, decode, found.end, end, state), notes, evt2.notes_of)
 
 
 def _encoding(path: Path, found: Header, notes: list[str]) -> str:

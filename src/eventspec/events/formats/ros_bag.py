@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats import ros_messages
+from eventspec.events.formats import evt2, evt3, ros_messages
 from eventspec.events.formats.family import EventFile, Format, Frames, Picture, SensorSize, file_of, settled_size
-from eventspec.events.formats.ros_messages import ARRAYS, CAMERA_WORDS, COMPRESSED, ENCODINGS, IMAGE
+from eventspec.events.formats.ros_messages import ARRAYS, CAMERA_WORDS, COMPRESSED, ENCODINGS, IMAGE, PACKET_ENCODINGS, PACKETS
 from eventspec.events.stored import Source, held, hull, overlap
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import EventStream, Policy, on_sensor
 
 NAME = "ros-bag"
 MAGIC1 = b"#ROSBAG V2.0"
@@ -47,24 +47,34 @@ def matches(path: Path, head: bytes) -> bool:
     return head.startswith(MAGIC1) or (magic is not None and head.startswith(magic))
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """Events and frames of a bag: of several topics the first by name, and images that go with it; notes name the others."""
-    bag = Bag(path)
-    notes = list(bag.notes)
-    frames = bag.frames(notes) if bag.images else None
+    bag = Bag(path, sensor_size, policy.drop_outside)
+    notes = [*bag.notes, *evt2.notes_of(bag.state)]
+    frames = bag.frames(notes)
     if not bag.events:
         return EventFile(NAME, None, tuple(notes), frames)
-    source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), monotonic)
+    source = BagSource(bag, settled_size(bag.size if all(bag.size) else None, sensor_size, str(path)), policy)
     files = path.iterdir() if path.is_dir() else (path,)
     size = sum(file.stat().st_size for file in files if file.is_file())
-    return replace(file_of(NAME, source, held(source, size), notes), frames=frames)
+    stream = held(source, size)
+    if frames is not None and bag.lag_us and not _meet(stream.span, frames[2]):
+        stream = stream.shifted(bag.lag_us)
+        notes.append(f"the events have the sensor's own time: they are moved by {bag.lag_us} us, to that of their messages")
+    return replace(file_of(NAME, source, stream, notes), frames=frames)
+
+
+def _meet(span: Window | None, times_us: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
+    return span is None or not len(times_us) or overlap(span, Window(int(times_us[0]), int(times_us[-1]) + 1))
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """What is known of one message of events: when it was recorded, and the index and times (us) of its events."""
+    """What is known of one message of events: when it was recorded, the decoder's state before it, and the index and times (us)
+    of its events."""
 
     stamp_ns: int
+    state: evt3.State
     first: int
     count: int
     latest: int
@@ -73,33 +83,42 @@ class _Mark:
 
 class Bag:
     """A bag that was walked once. events, images: the topics that are read, "" for none; size (width, height): of the
-    sensor, as the last message has it; marks: of its messages of events; stamps: for each image when it was recorded and its
-    own time, in ns."""
+    sensor, as the last message has it; marks: of its messages of events; state: of the decoder after them; lag_us: of the first
+    packet with events, from their time to that of its header; stamps: for each image when it was recorded and its own time,
+    in ns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sensor_size: SensorSize | None, drop_outside: bool) -> None:
         self.path, self.cdr = path, path.is_dir() or path.suffix.lower() in MAGICS2
         self.size: SensorSize = (0, 0)
         self.marks: list[_Mark] = []
+        self.state = evt3.State()
+        self.lag_us = 0
         self.stamps: list[tuple[int, int]] = []
         self.first_image: ros_messages.Image | None = None
         self.notes: list[str] = []
         with self.reader() as reader:
             kinds = {connection.topic: connection.msgtype for connection in reader.connections}
-            arrays = sorted(topic for topic, kind in kinds.items() if kind in ARRAYS)
-            pictures = sorted(topic for topic, kind in kinds.items() if kind in (IMAGE, COMPRESSED))
-            if not arrays and not pictures:
+            arrays = {topic: self._lack(reader, topic, kind) for topic, kind in kinds.items() if kind in ARRAYS | PACKETS}
+            pictures = {topic: self._lack(reader, topic, kind) for topic, kind in kinds.items() if kind in (IMAGE, COMPRESSED)}
+            for what, topics in (("events", arrays), ("images", pictures)):
+                self.notes += [f"{what} of {topic} are left out: {lack}" for topic, lack in sorted(topics.items()) if lack]
+            readable, seen = (sorted(one for one, lack in topics.items() if not lack) for topics in (arrays, pictures))
+            if not readable and not seen:
                 held_types = ", ".join(sorted(set(kinds.values()))[:6]) or "nothing"
-                wanted = "dvs_msgs, prophesee_event_msgs or dv_ros_msgs EventArray, or sensor_msgs Image or CompressedImage"
-                raise BadInput(f"{path}: the bag holds {held_types}: readable are {wanted}")
-            self.events = arrays[0] if arrays else ""
+                wanted = (
+                    "dvs_msgs, prophesee_event_msgs or dv_ros_msgs EventArray, event_camera_msgs EventPacket with "
+                    f"{' or '.join(PACKET_ENCODINGS)}, or sensor_msgs Image or CompressedImage"
+                )
+                raise BadInput(f"{path}: {'; '.join(self.notes) or f'the bag holds {held_types}'}: readable are {wanted}")
+            self.events = readable[0] if readable else ""
             # A camera's topics have one beginning: /davis/left/events, /davis/left/image_raw.
-            self.images = max(pictures, key=lambda topic: len(commonpath([f"/{topic}", f"/{self.events}"])), default="")
-            for topics, chosen in ((arrays, self.events), (pictures, self.images)):
-                if len(topics) > 1:
-                    self.notes.append(f"of the topics {', '.join(topics)} only {chosen} is read")
-            self.compressed = kinds.get(self.images) == COMPRESSED
+            self.images = max(seen, key=lambda topic: len(commonpath([f"/{topic}", f"/{self.events}"])), default="")
+            for names, chosen in ((readable, self.events), (seen, self.images)):
+                if len(names) > 1:
+                    self.notes.append(f"of the topics {', '.join(names)} only {chosen} is read")
+            self.packed, self.compressed = kinds.get(self.events) in PACKETS, kinds.get(self.images) == COMPRESSED
             self.notes += unread(kinds, [*arrays, *pictures])
-            self._walk(reader)
+            self._walk(reader, sensor_size, drop_outside)
 
     @contextmanager
     def reader(self) -> Iterator[Any]:
@@ -123,14 +142,29 @@ class Bag:
         for _, stamp, raw in reader.messages(connections=connections, start=start, stop=stop):
             yield stamp, bytes(raw)
 
-    def _walk(self, reader: Any) -> None:
+    def _lack(self, reader: Any, topic: str, kind: str) -> str:
+        """Why a topic of events or images cannot be read, as its first message tells; nothing where it can be."""
+        _, raw = next(self.messages(reader, topic), (0, None))
+        if raw is None:
+            return "there is no message"
+        if kind in ARRAYS:
+            return ""
+        packed = kind in PACKETS
+        found = ros_messages.packet(raw, self.cdr) if packed else ros_messages.image(raw, self.cdr, kind == COMPRESSED)
+        return "" if found.encoding in (PACKET_ENCODINGS if packed else ENCODINGS) else f"their encoding is {found.encoding!r}"
+
+    def _walk(self, reader: Any, sensor_size: SensorSize | None, drop_outside: bool) -> None:
         first = latest = 0
         for stamp, raw in self.messages(reader, self.events) if self.events else ():
-            width, height, columns = ros_messages.events(raw, self.cdr)
-            count = len(columns.t)
-            self.size = width, height
-            span = Window(int(columns.t.min()), int(columns.t.max()) + 1) if count else None
-            self.marks.append(_Mark(stamp, first, count, latest, span))
+            found = ros_messages.events(raw, self.cdr, self.packed, self.state)
+            (x, y, t, _), before, count = found.columns, self.state, len(found.columns.t)
+            self.size, self.state = (found.width, found.height), found.state
+            if drop_outside:
+                t = t[on_sensor(x, y, *(sensor_size or self.size))]
+            span = Window(int(t.min()), int(t.max()) + 1) if len(t) else None
+            if self.packed and not first and span is not None:
+                self.lag_us = (found.stamp_ns or stamp) // 1000 - span.start_us
+            self.marks.append(_Mark(stamp, before, first, count, latest, span))
             first, latest = first + count, latest if span is None else max(latest, span.end_us - 1)
         for stamp, raw in self.messages(reader, self.images) if self.images else ():
             image = ros_messages.image(raw, self.cdr, self.compressed)
@@ -138,12 +172,11 @@ class Bag:
             self.stamps.append((stamp, image.stamp_ns))
 
     def frames(self, notes: list[str]) -> Frames | None:
-        """None, with a note, when there are none that can be read."""
+        """The images, None without any; what is assumed of them goes into `notes`."""
         if self.first_image is None:
             return None
-        if self.first_image.encoding not in ENCODINGS:
-            notes.append(f"images of {self.images} are left out: their encoding is {self.first_image.encoding!r}")
-            return None
+        if self.first_image.note:
+            notes.append(f"images of {self.images} are {self.first_image.note}")
         stamps = np.array(self.stamps, np.int64)
         if not stamps[:, 1].all():
             notes.append("images without a time of their own: the time of recording is taken")
@@ -189,12 +222,12 @@ class _Pictures:
 
 
 class BagSource(Source):
-    def __init__(self, bag: Bag, size: SensorSize, monotonic: Monotonic) -> None:
-        super().__init__(bag.path, size, monotonic)
+    def __init__(self, bag: Bag, size: SensorSize, policy: Policy) -> None:
+        super().__init__(bag.path, size, policy)
         self._bag = bag
 
     def count(self) -> int:
-        return self._bag.marks[-1].first + self._bag.marks[-1].count if self._bag.marks else 0
+        return self._bag.marks[-1].first + self._bag.marks[-1].count - self.outside if self._bag.marks else 0
 
     def span(self) -> Window | None:
         return hull(mark.span for mark in self._bag.marks)
@@ -209,14 +242,14 @@ class BagSource(Source):
             messages = self._bag.messages(reader, self._bag.events, wanted[0], wanted[-1] + 1)
             for mark, (_, raw) in zip(marks, messages, strict=False):
                 if self._meets(mark, window):
-                    _, _, columns = ros_messages.events(raw, self._bag.cdr)
-                    yield self._checked(columns, mark.first, mark.latest, count_late=window is None)
+                    found = ros_messages.events(raw, self._bag.cdr, self._bag.packed, mark.state)
+                    yield self._checked(found.columns, mark.first, mark.latest, whole=window is None)
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
         if mark.span is None:
             return False
         # Lifted times may lie as late as the latest before them.
-        late = max(mark.span.end_us, mark.latest + 1) if self._monotonic == "clamp" else mark.span.end_us
+        late = max(mark.span.end_us, mark.latest + 1) if self.policy.monotonic == "clamp" else mark.span.end_us
         return overlap(Window(mark.span.start_us, late), window)
 
 

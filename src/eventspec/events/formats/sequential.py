@@ -17,7 +17,7 @@ import numpy as np
 from eventspec.core import BadInput, Window
 from eventspec.events.formats.family import EventFile, SensorSize, file_of
 from eventspec.events.stored import Columns, Source, StoredStream, held, hull, overlap
-from eventspec.events.stream import EventStream, Monotonic, Named
+from eventspec.events.stream import EventStream, Named, Policy
 
 State = TypeVar("State")
 
@@ -49,14 +49,14 @@ class Sequential(Source, Generic[State]):
         self,
         path: Path,
         size: SensorSize,
-        monotonic: Monotonic,
+        policy: Policy,
         decode: Decode[State],
         start: int,
         end: int,
         state: State,
         named: Named | None = None,
     ) -> None:
-        super().__init__(path, size, monotonic, named)
+        super().__init__(path, size, policy, named)
         self._decode, self._end = decode, end
         self._marks = [_Mark(start, state, 0, 0)]  # of every block seen so far, and of the next one
         self._spans: list[Window | None] = []  # of every block seen so far
@@ -86,7 +86,7 @@ class Sequential(Source, Generic[State]):
 
     def count(self) -> int:
         self._finish()
-        return self._marks[-1].first
+        return self._marks[-1].first - self.outside
 
     def _finish(self) -> None:
         if self._marks[-1].position < self._end:
@@ -105,7 +105,7 @@ class Sequential(Source, Generic[State]):
             return None
         mark = self._marks[index]
         columns = self._decode(file, mark.position, mark.state).columns
-        return self._checked(columns, mark.first, mark.latest, count_late=False)
+        return self._checked(columns, mark.first, mark.latest, whole=False)
 
     def _next(self, file: BinaryIO) -> EventStream | None:
         """The first block that was never read; it is remembered where the one after it begins."""
@@ -113,12 +113,12 @@ class Sequential(Source, Generic[State]):
         columns, position, state = self._decode(file, mark.position, mark.state)
         if position <= mark.position:  # a walk must come to an end, also through a file that shrinks meanwhile
             raise BadInput(f"{self._path}: cannot be read on at byte {position}: was it changed meanwhile?")
-        block = self._checked(columns, mark.first, mark.latest, count_late=True)
+        block = self._checked(columns, mark.first, mark.latest, whole=True)
         span = block.span
         latest = mark.latest if span is None else max(mark.latest, span.end_us - 1)
         # In this order: a thread that sees that the end is reached must find the last block known.
         self._spans.append(span)
-        self._marks.append(_Mark(position, state, mark.first + len(block), latest))
+        self._marks.append(_Mark(position, state, mark.first + len(columns.t), latest))
         return block if len(block) else None
 
 

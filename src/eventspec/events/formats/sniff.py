@@ -21,7 +21,7 @@ from eventspec.events.formats import (
     text,
 )
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
-from eventspec.events.stream import EventStream, Monotonic
+from eventspec.events.stream import EventStream, Monotonic, Policy
 from eventspec.files import check_file
 
 SURE: tuple[Format, ...] = (
@@ -58,12 +58,14 @@ KNOWN_STARTS: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def open_events(path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise") -> EventFile:
+def open_events(
+    path: Path | str, sensor_size: SensorSize | None = None, monotonic: Monotonic = "raise", drop_outside: bool = False
+) -> EventFile:
     """Read an event file of any known family, with its notes and frames; BadInput, one line, for one that cannot be used."""
     path = Path(path)
     family = recognised(path)
     if family is not None:
-        return family.read(path, sensor_size, monotonic)
+        return family.read(path, sensor_size, Policy(monotonic, drop_outside))
     readable = ", ".join(known.title for known in FORMATS)
     looks = describe(_head(path))
     raise BadInput(f"{path}: looks like {looks}, which is not a readable event file: readable are {readable}")

@@ -22,7 +22,7 @@ from eventspec.events.formats.columns import ORDERS, Unit, column_of, order_of, 
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, opened
 from eventspec.events.stored import Columns
-from eventspec.events.stream import Array, EventStream, Monotonic, Named
+from eventspec.events.stream import Array, EventStream, Named, Policy
 
 NAME = "text"
 BLOCK_BYTES = 1 << 21
@@ -142,7 +142,7 @@ def _unit(rows: list[list[bytes]], place: int, stated: float) -> Unit:
     return unit_of(times, stated, any(len(digits) > 1 and digits.isdigit() for digits in written))
 
 
-def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> EventFile:
+def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     """The file; a last line that is cut is left out, and notes say so and which order and unit were assumed."""
     found = layout(*_beginning(path))
     if found is None:  # `matches` saw another file
@@ -152,8 +152,8 @@ def read(path: Path, sensor_size: SensorSize | None, monotonic: Monotonic) -> Ev
     notes = [] if found.header else [f"the columns are taken for {taken}: {why}"]
     notes.append(found.unit.note)
     size = settled_size(found.size, sensor_size, str(path))
-    decode = decoder(path, found, path.stat().st_size, monotonic == "raise")
-    source = Sequential(path, size, monotonic, decode, found.start, path.stat().st_size, 0, _named(path, found.start))
+    decode = decoder(path, found, path.stat().st_size, policy.monotonic == "raise")
+    source = Sequential(path, size, policy, decode, found.start, path.stat().st_size, 0, _named(path, found.start))
     try:
         return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
     except BadInput as error:
