@@ -96,6 +96,7 @@ def test_verify_of_a_folder_of_recordings_tells_what_each_one_lacks(
 def test_questions_about_events_alone_are_refused_by_a_target_that_sees_frames(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("eventspec.pairs.warm_up", lambda pair, only=(): pair)
     trees.eventgpt(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     told(capsys, "questions", "data", "--out", "qa.jsonl")
