@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,11 @@ def test_models_that_treat_text_otherwise_are_refused(tmp_path: Path, sentencepi
             written(tmp_path, bad)
 
 
+@cache
+def golden_vocabulary() -> Vocabulary:
+    return Vocabulary.of_folder(GOLDEN)
+
+
 @pytest.mark.skipif(not GOLDEN.exists(), reason="the goldens are not beside this checkout")
 @settings(derandomize=True, database=None, deadline=None, max_examples=500)
 @given(text=st.text(st.sampled_from("abcdefgh theandoi  s\n<>éß漢🙂.,!?0123 "), max_size=60))
@@ -95,7 +101,7 @@ def test_ids_are_those_of_sentencepiece(text: str) -> None:
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(GOLDEN / "tokenizer.model"))
     text = text.lstrip(" ")
     assume(not any(special in text for special in ("<s>", "</s>", "<unk>")))  # SentencePiece alone takes them for letters
-    assert Vocabulary.of_folder(GOLDEN).encode(text) == theirs.encode(text)
+    assert golden_vocabulary().encode(text) == theirs.encode(text)
 
 
 # -------------------------------------------------------------------------------------------------------------- spelling
