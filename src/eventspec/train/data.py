@@ -152,7 +152,8 @@ def shuffled(
     processes deal out one shuffle; BadInput when the numbers, of clips in `where`, are fewer than a batch for each."""
     rng, together = np.random.default_rng(seed), batch * processes.count
     if len(numbers) < together:
-        raise BadInput(f"{where}: {len(numbers)} clips to train on are fewer than {processes.count} x {batch}, a step's")
+        place = "" if where is None else f"{where}: "
+        raise BadInput(f"{place}{len(numbers)} clips to train on are fewer than {processes.count} x {batch}, a step's")
     while True:
         order = rng.permutation(numbers)
         for at in range(processes.rank * batch, len(order) // together * together, together):

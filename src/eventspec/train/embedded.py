@@ -79,7 +79,7 @@ PRESETS = {
     "cpu-tune": _preset("nano", 12_000, (0, 0, 30, 30, 15, 15), 8, 2400),
     "gpu": _preset("base", 50_000, (3, 4, 8, 4, 4, 3), 128, 20000),
     "cpu-base": _preset("base", 12_000, (40, 160, 160, 150, 60, 60), 8, 3000),
-    "smoke": _preset("nano", 12, (0, 0, 0, 0, 0, 0), 1, 2, steps=2),
+    "smoke": _preset("nano", 8, (0, 0, 0, 0, 0, 0), 1, 2, steps=2),
 }
 EMBEDDING, HEAD = "model.language.embed.weight", "model.language.head.weight"
 FINE = "drafter_fine"

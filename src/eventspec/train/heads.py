@@ -35,7 +35,7 @@ PRESETS = {
     "cpu-tune": TrainingPreset(2400, 64, Stage("heads", 1800, 1e-3, 8), 6),
     "gpu": TrainingPreset(20000, 64, Stage("heads", 480, 1e-3, 64), 12),
     "gpu-tune": TrainingPreset(3000, 64, Stage("heads", 300, 1e-3, 16), 12),
-    "smoke": TrainingPreset(4, 4, Stage("heads", 0, 1e-3, 2, steps=4), 2),
+    "smoke": TrainingPreset(4, 2, Stage("heads", 0, 1e-3, 2, steps=4), 2),
 }
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
 """The heads that are trained unless others are named."""
