@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eventspec.core import BadInput
 from eventspec.events.formats import nmnist, open_events, read_events, recognised
 
-SAID = "times are taken for microseconds: the header says so"
+SAID = "times are taken for microseconds: the file says so"
 NO_HEADER = "the columns are taken for t x y p: there is no header"
 
 

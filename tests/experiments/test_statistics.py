@@ -39,3 +39,10 @@ def test_an_interval_of_a_baseline_against_itself_is_a_point() -> None:
     assert ratio_interval([0.0] * 12, times, range(12)) == [0.0, 0.0]
     rare = ratio_interval([1.0, *[0.0] * 11], times, range(12))
     assert rare is not None and 0 <= rare[0] <= rare[1] < np.inf
+
+
+def test_an_interval_is_bounded_where_nearly_all_groups_agree() -> None:
+    """One recording of ten differs: draws of those that are alike have no spread, and must not stretch the interval."""
+    below = [1.0] * 10
+    interval = ratio_interval([1.1] * 9 + [1.32], below, range(10))
+    assert interval is not None and 1.05 < interval[0] < 1.122 < interval[1] < 1.5

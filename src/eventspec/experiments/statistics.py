@@ -12,6 +12,8 @@ from eventspec.core import BadInput
 FEWEST = 5
 """Groups that an interval takes. With four, one draw in 64 takes a single group four times, so that the ends of a 95 % interval
 are little more than the two extreme groups: 2.4 to 436 was one, of four answers."""
+LEAST_ERROR = 0.1
+"""Of a draw, in standard errors of the sample: from a quarter on, intervals of five groups cover less."""
 
 
 def ratio_of_sums(above: Sequence[float], below: Sequence[float]) -> float | None:
@@ -38,11 +40,11 @@ def ratio_interval(
     with np.errstate(divide="ignore", invalid="ignore"):
         total = times @ two
         ratios = times @ one / total
-        squares = times @ one**2 - 2 * ratios * (times @ (one * two)) + ratios**2 * (times @ two**2)
-        errors = np.sqrt(np.maximum(squares, 0)) / total
-        varied = errors[1:] > 1e-9 * np.abs(ratios[1:])  # a draw of groups that are all alike says nothing of the spread
-        distances = ((ratios[1:] - ratios[0]) / errors[1:])[varied]
-    low, high = np.percentile(distances, [2.5, 97.5]) if len(distances) else (0.0, 0.0)
+        # Of the residuals themselves: a difference of large sums would leave rounding where all groups of a draw are alike.
+        errors = np.sqrt((times * (one - ratios[:, None] * two) ** 2).sum(1)) / total
+        # A draw of groups that are nearly alike has hardly an error of its own, and would be infinitely far away.
+        distances = (ratios[1:] - ratios[0]) / np.maximum(errors[1:], LEAST_ERROR * errors[0])
+    low, high = np.percentile(distances, [2.5, 97.5]) if errors[0] > 1e-9 * abs(ratios[0]) else (0.0, 0.0)
     least = 0.0 if one.min() >= 0 else -np.inf
     return [max(least, float(ratios[0] - high * errors[0])), float(ratios[0] - low * errors[0])]
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import SensorSize
-from eventspec.events.formats.columns import in_microseconds, names_of
+from eventspec.events.formats.columns import column_of, in_microseconds, names_of
 from eventspec.events.formats.family import outside_notes, settled_size
 from eventspec.events.stream import Block, EventStream, Policy
 from eventspec.video.clip import VideoClip
@@ -42,8 +42,9 @@ def _times(times: Any, name: str) -> tuple[Any, tuple[str, ...]]:
         column = np.asarray(times)
     except ValueError:  # which the check of the columns says in words
         return times, ()
-    fractions = name == "t" and column.dtype.kind == "f" and (column != np.floor(column)).any()
-    return (column, ()) if fractions else in_microseconds(column, name)
+    stated = column_of(name)
+    unsaid = (stated is None or not stated[1]) and column.dtype.kind == "f"
+    return (column, ()) if unsaid and (column != np.floor(column)).any() else in_microseconds(column, name)
 
 
 def clip_of(frames: Any, times_us: Any, source: str) -> tuple[VideoClip, tuple[str, ...]]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eventspec.core import BadInput
 from eventspec.events.stream import LARGEST_SIDE, Array
 
 NAMES = {
@@ -21,9 +22,14 @@ NAMES = {
     "y": ("y", "ys", "y_pos", "row"),
     "p": ("p", "ps", "pol", "polarity", "polarities", "on"),
 }
-UNITS = {"s": 1e6, "sec": 1e6, "seconds": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "microseconds": 1.0, "ns": 1e-3}
+UNITS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1e6),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1e3),
+    **dict.fromkeys(("us", "µs", "μs", "usec", "microsecond", "microseconds"), 1.0),  # with both characters of Unicode
+    **dict.fromkeys(("ns", "nsec", "nanosecond", "nanoseconds"), 1e-3),
+}
 UNIT_WORDS = {1e6: "seconds", 1e3: "milliseconds", 1.0: "microseconds", 1e-3: "nanoseconds"}
-HEADER = re.compile(r"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])(s|sec|seconds|ms|us|µs|microseconds|ns)[\])]?)?")
+HEADER = re.compile(rf"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])({'|'.join(UNITS)})[\])]?)?")
 NANOSECONDS_FROM = 1e17  # as microseconds this would be the year 5138
 LOOKED_AT = 1 << 12  # times at the beginning that tell the unit
 
@@ -47,7 +53,7 @@ class Unit(NamedTuple):
         return np.rint(times * self.scale)
 
 
-STATED = "the header says so"
+STATED = "the file says so"
 MICROSECONDS = Unit(1.0, "they are whole numbers")
 
 
@@ -58,6 +64,19 @@ def column_of(name: str) -> tuple[str, float] | None:
     if match is None or column is None:
         return None
     return column, UNITS[match[2]] if match[2] and column == "t" else 0.0
+
+
+def unit_named(stated: Any, source: str) -> float:
+    """Microseconds in the unit that an attribute or an entry of `source` names: text or bytes, alone or in an array; 0 for an
+    empty one. BadInput for a unit that is not known."""
+    values = np.asarray(stated).ravel().tolist()
+    name = values[0] if len(values) == 1 else values
+    words = str(name.decode("utf-8", "replace") if isinstance(name, bytes) else name).lower().split()
+    if not words:
+        return 0.0
+    if words[0] not in UNITS:  # "seconds since the start" is one
+        raise BadInput(f"{source}: the unit of its times is {' '.join(words)[:40]!r}: write s, ms, us or ns")
+    return UNITS[words[0]]
 
 
 def names_of(names: Iterable[Any]) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.columns import LOOKED_AT, UNITS, Unit, unit_of
+from eventspec.events.formats.columns import LOOKED_AT, Unit, unit_named, unit_of
 from eventspec.events.formats.family import SIZE_NAMES, EventFile, SensorSize, file_of, size_in
 from eventspec.events.stored import Columns, Source, StoredStream, hull, is_short
 from eventspec.events.stream import BLOCK, STRICT, EventStream, Policy
@@ -213,17 +213,16 @@ def column_table(columns: Mapping[str, Any], path: Path, offset_us: int = 0, ind
         low, high = [*map(int, index[millisecond : millisecond + 2]), len(t)][:2]
         return (low, high) if 0 <= low <= high <= len(t) else (0, len(t))
 
-    return Table(len(t), rows, times, near, _unit_on(t))
+    return Table(len(t), rows, times, near, _unit_on(t, str(path)))
 
 
-def _unit_on(column: Any) -> float:
-    """Microseconds in the unit that a dataset's attribute ``unit`` or ``units`` names; 0 for none that is known."""
+def _unit_on(column: Any, source: str) -> float:
+    """Microseconds in the unit that a dataset's attribute ``unit`` or ``units`` names; 0 without one."""
+    stated = ""
     for name in ("unit", "units"):
         with suppress(OSError, TypeError, ValueError):  # an attribute may be damaged, or of a type that numpy lacks
-            stated = column.attrs.get(name, "")
-            if (text := stated.decode() if isinstance(stated, bytes) else stated) in UNITS:
-                return UNITS[text]
-    return 0.0
+            stated = column.attrs.get(name, stated)
+    return unit_named(stated, source)
 
 
 class H5Source(Source):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.formats.columns import UNIT_WORDS, unit_named
 from eventspec.events.formats.family import (
     SIZE_NAMES,
     EventFile,
@@ -60,7 +61,8 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
         raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
     notes: list[str] = []
     size = settled_size(size_in(entries, str(path), notes), sensor_size, str(path))
-    time = f"t_{entries[UNIT]}" if UNIT in entries else chosen[2]
+    scale = unit_named(entries[UNIT], str(path)) if UNIT in entries else 0.0
+    time = f"t_{UNIT_WORDS[scale]}" if scale else chosen[2]
     return whole_file(NAME, [entries[name] for name in chosen], size, path, policy, notes, time)
 
 

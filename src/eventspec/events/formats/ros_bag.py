@@ -246,8 +246,8 @@ class BagSource(Source):
                     yield self._checked(found.columns, mark.first, mark.latest, whole=window is None)
 
     def _meets(self, mark: _Mark, window: Window | None) -> bool:
-        if mark.span is None:
-            return False
+        if mark.span is None:  # all of its events are dropped, which a walk through the whole bag counts
+            return window is None and mark.count > 0
         # Lifted times may lie as late as the latest before them.
         late = max(mark.span.end_us, mark.latest + 1) if self.policy.monotonic == "clamp" else mark.span.end_us
         return overlap(Window(mark.span.start_us, late), window)
