@@ -185,3 +185,24 @@ def test_comments_state_the_size_of_the_sensor(tmp_path: Path, comment: str) -> 
     )
     found = open_events(tmp_path / "e").events
     assert found is not None and (found.width, found.height, found.t[-1]) == (1280, 720, 441)
+
+
+@pytest.mark.parametrize("unit", ["ns", "NS", "nanoseconds", b"ns", "nsec since the start", np.array([b"ns"])])
+@pytest.mark.parametrize("kind", ["h5", "npz"])
+def test_a_unit_that_a_file_states_is_taken_at_its_word(tmp_path: Path, kind: str, unit: Any) -> None:
+    path, t = tmp_path / f"e.{kind}", 1_000_000 * np.arange(COUNT)
+
+    def written(stated: Any) -> Path:
+        if kind == "npz":
+            np.savez(path.open("wb"), x=X, y=Y, t=t, p=P, t_unit=stated)
+            return path
+        h5(path, t)
+        with h5py.File(path, "a") as file:
+            file["events/t"].attrs["unit"] = stated
+        return path
+
+    found = open_events(written(unit), (9, 7))
+    assert found.events is not None and found.events.t[-1] == 49_000
+    assert "times are taken for nanoseconds: the file says so" in found.notes
+    with pytest.raises(BadInput, match="the unit of its times is 'ticks'"):
+        open_events(written("ticks"), (9, 7))
