@@ -391,12 +391,9 @@ def test_dropped_events_of_a_bag_may_have_any_time(tmp_path: Path, held: int, mo
     path = written(tmp_path, "ros1", fill)
     with pytest.raises(BadInput, match=r"x\[3\] is 7: outside the sensor"):
         list(Recording.open(path).events.blocks())  # type: ignore[union-attr]
-
-    def more(writer: Writer) -> None:
-        writer.events([(7, 0, ROWS[3][2], 1)] * 5)  # all of a message
-        fill(writer)
-
-    found = Recording.open(written(tmp_path, "ros1", more), drop_outside=True)
+    path.unlink()
+    more = written(tmp_path, "ros1", lambda writer: (writer.events([(7, 0, ROWS[3][2], 1)] * 5), fill(writer)))
+    found = Recording.open(more, drop_outside=True)  # all of a message too
     assert same(found, ROWS) and len(found.events or ()) == len(ROWS)
     assert "6 of 29 events are dropped: they lie outside the sensor of 7x5" in found.notes
     assert same(found.slice(Window(ROWS[2][2], ROWS[5][2])), ROWS[2:5])
