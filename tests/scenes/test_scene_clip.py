@@ -136,3 +136,6 @@ def test_a_wrong_split_is_refused() -> None:
         split_seed("validation", 0, 0)
     with pytest.raises(BadInput, match="outside"):
         split_seed("train", 0, -1)
+    for seed in (2**63, 2**64, -(2**63) - 1):  # their low bits are another seed's
+        with pytest.raises(BadInput, match="another seed's clips"):
+            split_seed("train", seed, 0)

@@ -11,6 +11,9 @@ from eventspec.core import BadInput, Window
 
 Windows = Literal["sliding", "growing", "triggered"]
 
+MOST = 2**53
+"""Of a policy's whole numbers. Times are int64 microseconds, to which a window is added: so many are 285 years."""
+
 
 @dataclass(frozen=True)
 class LivePolicy:
@@ -51,8 +54,8 @@ class LivePolicy:
             raise BadInput(f"windows '{self.windows}' are unknown: choose {', '.join(get_args(Windows))}")
         for name in ("window_us", "hop_us", "rows", "waiting", "event_bytes", "frame_bytes"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(f"{name} is {value!r}: give a whole number from 1 on")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+                raise BadInput(f"{name} is {value!r}: give a whole number from 1 to {MOST}")
         for name in ("share", "trigger", "reuse_below"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):

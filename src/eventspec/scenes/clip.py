@@ -174,6 +174,8 @@ def split_seed(split: str, seed: int, index: int) -> int:
     """The clip seed of one clip of a split. Splits are disjoint ranges for every user seed, and within a split and seed no two
     indices share a clip: the map of the index is a bijection of 2**40 values."""
     check_split(split)
+    if not -(2**63) <= seed < 2**63:
+        raise BadInput(f"seed {seed} is outside [-2**63, 2**63): it would be another seed's clips")
     if not 0 <= index < _RANGE:
         raise BadInput(f"clip index {index} is outside [0, 2**40): a split has no more clips")
     mask, value = _RANGE - 1, index
