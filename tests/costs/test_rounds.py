@@ -18,23 +18,26 @@ SIZES = (0, 6, 12, 24, 40)
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds that forwards take here; by default those that were measured."""
+    """Seconds that forwards take here, and levels of drafts; by default those that were measured."""
 
     step: float = 2e-3
     verify: float = 2.6e-3
     node: float = 1e-4
     noise: float = 0.0
+    level: float = 0.0
 
     def slower(self, times: float) -> Machine:
         """One that takes so many times as long for everything."""
-        return Machine(self.step * times, self.verify * times, self.node * times, self.noise)
+        return Machine(self.step * times, self.verify * times, self.node * times, self.noise, self.level * times)
 
     def answer(self, rng: np.random.Generator, sizes: tuple[int, ...] = SIZES) -> list[Round]:
         """An answer's rounds; the first ends a prefill and takes a hundred times as long."""
         rounds = [Round(32, 8, "events", True, model_seconds=0.2)]
         for nodes in rng.choice(sizes, 6).tolist():
             seconds = self.verify + self.node * nodes if nodes else self.step
-            rounds.append(Round(nodes, 3, "head", False, model_seconds=seconds * (1 + self.noise * rng.standard_normal())))
+            depth = min(nodes, 3)
+            rounds[-1].draft_seconds = self.level * depth + (0.05 if rounds[-1].first and self.level else 0.0)
+            rounds.append(Round(nodes, depth, "head", False, model_seconds=seconds * (1 + self.noise * rng.standard_normal())))
         return rounds
 
 
@@ -101,12 +104,24 @@ def test_a_guess_that_was_wrong_is_put_right() -> None:
     assert found.node_cost < 0.02
 
 
-def test_a_guess_counts_as_measured_once_rounds_have_told() -> None:
+def test_what_verifying_costs_counts_as_measured_once_rounds_have_told() -> None:
     """Plain steps, and trees of more than one size: without them a node's price remains what was guessed."""
-    guess = DraftPolicy(step_seconds=1e-3, guessed=True)
+    guess = DraftPolicy(step_seconds=1e-3, verifying_guessed=True)
     assert after(Machine(), 1, policy=guess, sizes=(0, 4, 12)).guessed
     assert after(Machine(), 120, policy=guess, sizes=(4,)).guessed
     assert not after(Machine(), 120, policy=guess, sizes=(0, 4, 12)).guessed
+
+
+def test_what_drafting_costs_counts_as_measured_once_drafts_were_waited_for() -> None:
+    """Rounds of the target alone leave a level's price a guess, by which nothing may be declined; drafts tell it."""
+    guess = replace(MEASURED, level_cost=0.9, verifying_guessed=True, drafting_guessed=True)
+    untimed = after(Machine(), 40, policy=guess)
+    assert (untimed.level_cost, untimed.guessed) == (0.9, True)
+    assert not untimed.verifying_guessed
+    found = after(Machine(level=2e-4), 40, policy=guess)
+    assert found.level_cost == pytest.approx(0.1, rel=0.05)
+    assert not found.guessed
+    assert after(Machine(level=2e-4), 40).level_cost == MEASURED.level_cost, "what was measured when the pair was loaded stays"
 
 
 def test_it_follows_a_machine_that_changes() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from eventspec.ask.generation import generate, generation
 from eventspec.core import BadInput
 from eventspec.costs import Costs, fit, fitted, learning, store, store_of
 from eventspec.costs.store import with_costs
+from eventspec.engine.policy import GUESSED
 from eventspec.lanes.workers import Workers
 from eventspec.machine import cache_folder
 from eventspec.models.loading import LoadOptions
@@ -36,8 +38,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def measure(pair: Pair, repeats: int) -> Pair:
         times.append(repeats)
-        known = {name: replace(Costs(**method.policy.measured), guessed=False) for name, method in pair.methods.items()}
-        return with_costs(pair, {**known, "eagle": Costs(1.5, 0.5, 0.25, 0.75, 0.002, True, 64)})
+        known: dict[str, Any] = dict.fromkeys(GUESSED, False)
+        costs = {name: replace(Costs(**method.policy.measured), **known) for name, method in pair.methods.items()}
+        return with_costs(pair, {**costs, "eagle": Costs(1.5, 0.5, 0.25, 0.75, 0.002, True, 64)})
 
     monkeypatch.setattr(store, "warm_up", measure)
     return times
@@ -252,6 +255,8 @@ def test_a_drafter_of_ones_own_begins_with_the_costs_of_the_pair(pair: Pair) -> 
     assert drafter is not None
     policy = known.with_drafter("mine", drafter, max_nodes=5).method("mine").policy
     assert (policy.step_seconds, policy.node_cost, policy.max_nodes) == (1.0, 0.5, 5)
+    assert policy.drafting_guessed, "nobody has timed its drafts: no guess declines them"
+    assert policy.verifying_guessed == known.method("autoregressive").policy.verifying_guessed
 
 
 def test_a_pipe_in_the_store_of_the_file_is_not_read(pair: Pair, measured: list[int]) -> None:

@@ -117,14 +117,13 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None
     tail = _sharing(pair, True, partial(measure_tail, pair.target, TAILS, max(3, repeats // 2))) if overlap else None
     methods, known = dict(pair.methods), {} if known is None else known
     for name, method in pair.methods.items():
+        timed = not only or name in only
         overlaps = pays and any(drafter.concurrent for drafter in (*method.drafts.ahead, *method.drafts.after))
         if overlaps not in curves:
             curves[overlaps] = _sharing(pair, overlaps, lambda: measure_verify(session_of(pair.target, 1), repeats=repeats))
         verified, policy = curves[overlaps], replace(method.policy, concurrent=pays, tail=tail or method.policy.tail)
         # Of several drafters the one that reads the target stands first, and works on the target's own thread.
-        for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][:1]:
-            if only and name not in only:
-                continue
+        for drafter in [one for one in method.drafts.after if one.needs_target or one.concurrent][: int(timed)]:
             shape: Hashable = name
             if isinstance(drafter, FeatureDrafter):
                 shape = (drafter.kernel.shape, drafter.head.view.sees_visual, overlaps)
@@ -133,7 +132,7 @@ def warm_up(pair: Pair, only: Collection[str] = (), known: Opening | None = None
             verified, level, opening = known[shape] = cost
             policy = replace(policy, level_cost=level / verified.one, open_cost=opening / verified.one)
         policy = replace(policy, verify_cost=verified.verify_cost, node_cost=verified.node_cost, step_seconds=verified.one)
-        policy = replace(policy, guessed=False)
+        policy = replace(policy, verifying_guessed=False, drafting_guessed=policy.drafting_guessed and not timed)
         methods[name] = replace(method, policy=policy, learnt=LearntCosts())
     return pair.with_methods(methods)
 

@@ -2,11 +2,12 @@
 
 A plain step takes u seconds, a forward that verifies k nodes a + b k. All three are found by least squares over the latest
 rounds. Where rounds do not tell them apart (all trees of one size, never a plain step), they relate to each other as they were
-measured or guessed; how fast the machine is just now, rounds say.
+measured or guessed; how fast the machine is just now, rounds say. What a level of a draft costs is learnt where it was guessed.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,8 +36,9 @@ CONTRADICTED = 2.0
 """Times what a verification was measured to take, or as little: then the measurement was wrong, or is no longer right."""
 SURE_ROUNDS = 100
 """Rounds after which a measurement may be contradicted."""
-KNOWN_ROUNDS = 32
-"""Rounds, plain ones and drafts of several sizes among them, after which costs that were guessed count as measured."""
+KNOWN_ROUNDS, KNOWN_LEVELS = 32, 16
+"""Rounds, plain ones and drafts of several sizes among them, after which what verifying costs counts as measured where it was
+guessed; and levels of drafts after which drafting does."""
 
 
 class LearntCosts:
@@ -50,6 +52,7 @@ class LearntCosts:
         self._pace = 1.0  # the running median of seconds over what was expected
         # Weighted sums over rounds, float64: of row x row and of row x seconds, a row being what `_row` says.
         self._gram, self._moment = np.zeros((3, 3)), np.zeros(3)
+        self._levels, self._drafting = 0.0, 0.0  # of drafts, and seconds that the target waited for them
 
     def applied(self, policy: DraftPolicy) -> DraftPolicy:
         """The policy with what was learnt in the place of what was measured."""
@@ -75,6 +78,10 @@ class LearntCosts:
                 self._gram *= DECAY
                 self._moment *= DECAY
                 self._add(made.proposed, min(max(made.model_seconds, typical / OUTLIER), typical * OUTLIER))
+            # The first draft also pays for what its drafter reads, and is left out.
+            for before, made in itertools.pairwise(later):
+                if made.depth and before.draft_seconds > 0:
+                    self._levels, self._drafting = self._levels + made.depth, self._drafting + before.draft_seconds
             self._rounds += len(later)
             self._sizes.update(made.proposed for made in later)
             # What is learnt by now is expected from now on.
@@ -102,8 +109,12 @@ class LearntCosts:
             more = 0.0
         if min(one, whole) <= 0:
             return policy  # no machine: a forward over weights takes time
-        guessed = policy.guessed and not (self._rounds >= KNOWN_ROUNDS and 0 in self._sizes and len(self._sizes) > 2)
-        return replace(policy, step_seconds=one, verify_cost=whole / one, node_cost=more / one, guessed=guessed)
+        known = self._rounds >= KNOWN_ROUNDS and 0 in self._sizes and len(self._sizes) > 2
+        found = replace(policy, step_seconds=one, verify_cost=whole / one, node_cost=more / one)
+        found = replace(found, verifying_guessed=policy.verifying_guessed and not known)
+        if not policy.drafting_guessed or self._levels < KNOWN_LEVELS:
+            return found
+        return replace(found, level_cost=self._drafting / self._levels / one, drafting_guessed=False)
 
 
 def _row(nodes: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -18,7 +18,7 @@ from eventspec.core import BadInput
 from eventspec.costs.fit import Measured, Pair, warm_up
 from eventspec.costs.rounds import LearntCosts
 from eventspec.engine.method import Method
-from eventspec.engine.policy import Costs
+from eventspec.engine.policy import GUESSED, Costs
 from eventspec.files import parsed, write_text
 from eventspec.machine import cache_folder, processor, usable_cores
 from eventspec.nn.cpu.native import library
@@ -68,7 +68,7 @@ def with_costs(pair: Pair, known: Mapping[str, Costs]) -> Pair:
 
 def read(path: Path) -> dict[str, Costs]:
     """The costs of a file by method, none where they cannot be read."""
-    names = Costs().measured.keys() - {"guessed"}
+    names = Costs().measured.keys() - set(GUESSED)
     try:
         if not path.is_file():  # reading a pipe would wait for ever
             return {}

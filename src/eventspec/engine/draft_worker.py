@@ -29,7 +29,7 @@ class DraftWorker:
         self.drafter, self.request, self.executor, self.policy, self.trace = drafter, request, executor, policy, trace
         self.own = trace.beside()  # what the drafter writes to
         self.name, self.needs_target, self.concurrent, self.any_thread, self.alive = "", False, False, False, True
-        self.declined: bool | None = None  # whether it would have drafted at no cost; asked once
+        self.declined = self._asked = False  # whether it would have drafted at no cost, and whether that was asked
         self.taps: tuple[int, ...] = ()
         self.session: DraftSession | None = None
         self.broken = ""  # why the session drafts no more: it failed as it wrote on
@@ -193,9 +193,13 @@ class DraftWorker:
             self.session.observe(*self._pending_verdicts.pop(0))
         began = self.trace.now()
         proposal = check(self.session.propose(budget), budget)
-        if self.declined is None and not len(proposal) and (anyway := self.policy.unlikely(budget, len(self.trace.rounds))):
-            found = check(self.session.propose(anyway), budget)
-            proposal, self.declined = (found, None) if self.policy.guessed else (proposal, len(found) > 0)
+        unlikely = None if self._asked or len(proposal) else self.policy.unlikely(budget, len(self.trace.rounds))
+        if unlikely is not None:
+            found = check(self.session.propose(unlikely), budget)
+            if self.policy.guessed:
+                proposal = found
+            else:
+                self._asked, self.declined = True, len(found) > 0
         self.trace.span("draft", self._lane, began)
         self.trace.take(self.own)
         return proposal

@@ -20,6 +20,8 @@ NO_TAIL = 1 << 30
 """A tail longer than any prompt: the whole prefill is one forward. Right when nothing can arrive meanwhile."""
 COSTS = ("verify_cost", "node_cost", "step_seconds")
 """Fields of a policy that go on being learnt, see `costs.rounds`."""
+GUESSED = ("verifying_guessed", "drafting_guessed")
+"""Fields of a policy that say what was not measured."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "tail": (1, NO_TAIL),
     "verify_cost": (1e-6, 1e6),
@@ -56,8 +58,15 @@ class Costs:
     out for every question (`lanes.workers`, `auto`) the target then has all of them."""
     tail: int = 128
     """Prompt rows left pending for the first verification: the head start may arrive until the rest is done."""
-    guessed: bool = False
-    """Whether none of this was measured on this machine yet."""
+    verifying_guessed: bool = False
+    """Whether steps and verifications (`COSTS`) were not timed on this machine yet."""
+    drafting_guessed: bool = False
+    """Whether drafts (`level_cost`, `open_cost`) were not."""
+
+    @property
+    def guessed(self) -> bool:
+        """Whether drafts that seem to cost more than they save are made all the same, so that it becomes known."""
+        return self.verifying_guessed or self.drafting_guessed
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -111,12 +120,17 @@ class DraftPolicy(Costs):
     def wait(self) -> float:
         """Seconds that the target waits for drafts before any was accepted; half of it at once, so no longer than the deadline
         where it is guessed."""
-        guess = min(self.patience * SLOW_STEP, 2 * self.deadline) if self.guessed else 0.0
+        guess = min(self.patience * SLOW_STEP, 2 * self.deadline) if self.verifying_guessed else 0.0
         return min(max(self.patience * self.step_seconds, guess), 1e6)  # no clock waits for ever
 
     def costing_as(self, other: Costs) -> DraftPolicy:
         """The same with what was measured for another."""
         return replace(self, **other.measured)
+
+    def verifying_as(self, other: Costs) -> DraftPolicy:
+        """The same with what verifying costs another, for a drafter that nobody has timed."""
+        known = {name: getattr(other, name) for name in (*COSTS, "verifying_guessed", "concurrent", "tail")}
+        return replace(self, **known, drafting_guessed=True)
 
     def head_start(self, until: Callable[[], bool], show: Show | None, left: int, free: bool = True) -> Budget:
         """Drafting is `free` while the target encodes, verifying is not. No branch may be longer than the `left` tokens."""

@@ -10,6 +10,7 @@ import torch
 from eventspec.core import BadInput
 from eventspec.costs import learning, store_of
 from eventspec.engine import DraftPolicy
+from eventspec.engine.policy import GUESSED
 from eventspec.errors import check_known
 from eventspec.lanes.workers import Workers
 from eventspec.models.folder import load_folder
@@ -65,7 +66,7 @@ def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:
 def _policy(target: VisionLanguage, how: LoadOptions) -> DraftPolicy:
     """The usual policy with waiting times for a model of this size: a decoding step reads every weight once."""
     step = target.weight_bytes / WEIGHT_BYTES_PER_SECOND["cuda" if how.device.startswith("cuda") else "cpu"]
-    usual = DraftPolicy(guessed=True)
+    usual = DraftPolicy(**dict.fromkeys(GUESSED, True))
     # In lower precision near ties are so many that settling them would be a second decoding.
     settle = not _precision(target, how)
     return replace(usual, step_seconds=max(usual.step_seconds, step), deadline=max(usual.deadline, 400 * step), settle=settle)

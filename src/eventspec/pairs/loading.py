@@ -9,6 +9,7 @@ from eventspec.core import BadCheckpoint, BadInput
 from eventspec.costs import fitted
 from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
 from eventspec.engine import DraftPolicy
+from eventspec.engine.policy import GUESSED
 from eventspec.lanes.workers import Workers
 from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
 from eventspec.models.eventgpt import load_eventgpt
@@ -82,7 +83,7 @@ def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
     parts = Parts(
         LanguageTarget(target_encoder(target, vocabulary.encode)),
         TokenSpace(vocabulary, EOS),
-        policy=DraftPolicy(guessed=True),  # until `fitted`
+        policy=DraftPolicy(**dict.fromkeys(GUESSED, True)),  # until `fitted`
         notes=notes,
         prior=prior,
         heads=file.places("heads"),

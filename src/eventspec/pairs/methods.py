@@ -24,7 +24,6 @@ from eventspec.drafters.heads import Drafting, load_head
 from eventspec.drafters.mixture import WRITTEN
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method
-from eventspec.engine.policy import COSTS
 from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
@@ -329,8 +328,7 @@ def rebuild_methods(parts: Parts, before: Mapping[str, Method], made: Mapping[st
         known = before.get(name, before.get(BASELINE))
         if known is None:
             return method
-        of_all = {cost: getattr(known.policy, cost) for cost in (*COSTS, "guessed")}
-        policy = method.policy.costing_as(known.policy) if name in before else replace(method.policy, **of_all)
+        policy = method.policy.costing_as(known.policy) if name in before else method.policy.verifying_as(known.policy)
         return replace(method, policy=policy, learnt=known.learnt and LearntCosts())
 
     return {**before, **{name: costing(name, method) for name, method in made.items()}}

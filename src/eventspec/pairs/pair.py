@@ -16,7 +16,7 @@ from eventspec.ask.generation import DEFAULT_METHOD, opened
 from eventspec.core import HOPELESS, BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
 from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
-from eventspec.engine.policy import COSTS, DraftPolicy
+from eventspec.engine.policy import COSTS, GUESSED, DraftPolicy
 from eventspec.errors import check_known, check_risk
 from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
@@ -141,7 +141,7 @@ class Pair:
         check_known("policy field", changes, POLICY)
         made, plain = drafted_by(self.parts, drafter), self.methods.get(BASELINE)
         if plain is not None:  # which knows what a step costs here
-            made = replace(made, policy=made.policy.costing_as(plain.policy), learnt=plain.learnt and LearntCosts())
+            made = replace(made, policy=made.policy.verifying_as(plain.policy), learnt=plain.learnt and LearntCosts())
         return self.with_method(name, _changed(made, changes))
 
     def with_policy(self, only: str | Collection[str] = (), **changes: Any) -> Pair:
@@ -339,7 +339,7 @@ def _changed(method: Method, changes: Mapping[str, Any]) -> Method:
     other cores it is another."""
     learnt = None if set(COSTS) & set(changes) else method.learnt
     fresh = learnt is not None and "concurrent" in changes
-    given = {"guessed": False} if set(COSTS) & set(changes) else {}
+    given = dict.fromkeys(GUESSED, False) if set(COSTS) & set(changes) else {}
     policy = replace(method.policy, **{**given, **changes}).checked()
     return replace(method, policy=policy, learnt=LearntCosts() if fresh else learnt)
 
