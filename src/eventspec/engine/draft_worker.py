@@ -193,13 +193,9 @@ class DraftWorker:
             self.session.observe(*self._pending_verdicts.pop(0))
         began = self.trace.now()
         proposal = check(self.session.propose(budget), budget)
-        unlikely = None if self._asked or len(proposal) else self.policy.unlikely(budget, len(self.trace.rounds))
-        if unlikely is not None:
-            found = check(self.session.propose(unlikely), budget)
-            if self.policy.guessed:
-                proposal = found
-            else:
-                self._asked, self.declined = True, len(found) > 0
+        if not (self._asked or len(proposal)) and (anyway := self.policy.unlikely(budget, len(self.trace.rounds))):
+            found, self._asked = check(self.session.propose(anyway), budget), not self.policy.guessed
+            proposal, self.declined = (proposal, len(found) > 0) if self._asked else (found, False)
         self.trace.span("draft", self._lane, began)
         self.trace.take(self.own)
         return proposal
