@@ -135,7 +135,7 @@ def with_packers(pair: Pair, packers: Packers | None) -> Pair:
 
 def test_packed_answers_are_labelled_lossy(pair: Pair, tmp_path: Path) -> None:
     assert pair.parts.packers is not None
-    model = pair.parts.packers.model
+    model = pair.parts.packers.target
     packer = Packer(PackerConfig.of(model.config, 4), model.config)
     packer.begin_as(model)
     save_packer(packer, tmp_path / "4", model)
@@ -151,7 +151,7 @@ def test_packed_answers_are_labelled_lossy(pair: Pair, tmp_path: Path) -> None:
 
 def test_a_packer_that_was_not_trained_is_refused(pair: Pair) -> None:
     assert pair.parts.packers is not None
-    without = with_packers(pair, Packers(pair.parts.packers.model, pair.parts.packers.encode, {}))
+    without = with_packers(pair, Packers(pair.parts.packers.frames, {}))
     with pytest.raises(BadInput, match=r"no trained packer of scale 2, there is none: train one with `eventspec train packer`"):
         without.with_compression("packer:2")
     with pytest.raises(BadInput, match="there is no trained packer"):

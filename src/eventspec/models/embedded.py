@@ -16,7 +16,7 @@ from eventspec.core import EventSlice
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.eventgpt import EventGpt, EventGptConfig
 from eventspec.models.pixels import Picture, fit, frame_pixels, normalised
-from eventspec.models.prompt import EventEncoder, FrameEncoder, Frames, TextIds
+from eventspec.models.prompt import EventEncoder, FrameEncoder, Frames, TextIds, Vision
 from eventspec.models.video_llava import PLACE, VideoLlava, VideoLlavaConfig, prompt
 from eventspec.nn import ClipConfig, LlamaConfig
 
@@ -92,26 +92,28 @@ def target_ids(encode: Callable[[str], list[int]]) -> TextIds:
     return ids
 
 
-def target_encoder(
-    model: VideoLlava, encode: Callable[[str], list[int]], see: Callable[[Tensor], Tensor] | None = None
-) -> FrameEncoder:
-    """Eight frames spread over the window, in the target's prompt; `see` makes visual rows [T, D] of a frame's pixels where it
-    is not the target's own way."""
-    seen = see or model.encode
+def target_encoder(model: VideoLlava, encode: Callable[[str], list[int]]) -> FrameEncoder:
+    """Eight frames spread over the window, in the target's prompt."""
+
+    def pixels(frames: Iterable[Frames]) -> Tensor:
+        return pixels_from_frames(frames).to(model.projector.linear_1.weight)
 
     def rows(frames: Iterable[Frames]) -> Tensor:
-        return seen(pixels_from_frames(frames).to(model.projector.linear_1.weight))
+        return model.encode(pixels(frames))
 
+    text, vision = target_ids(encode), Vision(model, pixels)
     # All at once: eight frames of this tower one by one take 1.7 times as long.
-    return FrameEncoder(model.language, target_ids(encode), rows, model.config.frames, "the target", one_by_one=False)
+    return FrameEncoder(model.language, text, rows, model.config.frames, "the target", one_by_one=False, vision=vision)
 
 
 def drafter_encoder(model: EventGpt, encode: Callable[[str], list[int]]) -> EventEncoder:
     """The window's events as equal-count pictures, encoded and pooled, in the drafter's prompt."""
 
-    def rows(events: EventSlice) -> Tensor:
+    def pixels(events: EventSlice) -> Tensor:
         classes = torch.from_numpy(red_blue_classes(events, model.config.images))
-        pixels = pixels_from_classes(classes).to(model.projector.linear_1.weight)
-        return model.encode_for_drafts(pixels)[0]
+        return pixels_from_classes(classes).to(model.projector.linear_1.weight)
 
-    return EventEncoder(model.language, target_ids(encode), rows, "the event drafter")
+    def rows(events: EventSlice) -> Tensor:
+        return model.encode_for_drafts(pixels(events))[0]
+
+    return EventEncoder(model.language, target_ids(encode), rows, "the event drafter", vision=Vision(model, pixels))

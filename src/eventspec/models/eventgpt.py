@@ -23,7 +23,7 @@ from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, Picture, pillow_pixels
-from eventspec.models.prompt import EventEncoder
+from eventspec.models.prompt import EventEncoder, Vision
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.nn.linear import Linear
 from eventspec.text import Vocabulary
@@ -307,10 +307,12 @@ def eventgpt_encoder(
 ) -> EventEncoder:
     """Event images, encoded and pooled, in the model's prompt."""
 
+    def seen(events: EventSlice) -> Tensor:
+        return pixels(event_images(events, model.config.images, compat)).to(model.projector.linear_1.weight)
+
     def rows(events: EventSlice) -> Tensor:
-        images = pixels(event_images(events, model.config.images, compat))
-        visual: Tensor = model.encode(images.to(model.projector.linear_1.weight))[0]
+        visual: Tensor = model.encode(seen(events))[0]
         return visual
 
-    text = partial(prompt_ids, vocabulary, bos=bos)
-    return EventEncoder(model.language, text, rows, "EventGPT", COMPAT_ROWS if compat else None)
+    text, most = partial(prompt_ids, vocabulary, bos=bos), COMPAT_ROWS if compat else None
+    return EventEncoder(model.language, text, rows, "EventGPT", most, Vision(model, seen))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from eventspec.core import BadInput, EventSlice, Media, Trace
 from eventspec.events.representations import bounded
@@ -67,6 +67,15 @@ def splice(language: Llama, ids: tuple[list[int], list[int]], visual: Tensor) ->
     return Prompt(rows, (len(before), len(before) + len(visual)))
 
 
+@dataclass(frozen=True)
+class Vision:
+    """The whole model that a language model is a part of, and what its tower reads: `pixels` of pictures or of events are float
+    [K, 3, S, S], on its device. Parts that are trained stand between them and the rows."""
+
+    model: nn.Module
+    pixels: Callable[[Any], Tensor]
+
+
 @dataclass(eq=False)
 class FrameEncoder:
     """`frames` pictures spread over the window, encoded by `see` (K times uint8 [H, W, 3] -> rows [K * T, D] in their order).
@@ -74,7 +83,7 @@ class FrameEncoder:
     No frame looks at another, so one that comes later has the rows it would have had at once: to the bit where frames are
     encoded `one_by_one` anyway, else as far as a kernel's sums do not depend on the batch. `kept`: rows of a frame that it has
     are not computed again. `name` of the model, for errors. `place`: the id that stands for a visual row where transformers'
-    `generate` reads the prompt as ids, and so penalises them.
+    `generate` reads the prompt as ids, and so penalises them. `vision`: what `see` is made of, where that is known.
     """
 
     language: Llama
@@ -85,6 +94,7 @@ class FrameEncoder:
     one_by_one: bool = True
     kept: FeatureCache | None = None
     place: int | None = None
+    vision: Vision | None = None
 
     def keeping(self, kept: FeatureCache) -> FrameEncoder:
         """The same, but a frame that it has seen is not encoded again; so each is encoded on its own."""
@@ -130,13 +140,15 @@ class FrameEncoder:
 
 @dataclass(eq=False)
 class EventEncoder:
-    """A window's events through `see` (-> rows [T, D]); a prompt of more than `most_rows` is cut there. `name` of the model."""
+    """A window's events through `see` (-> rows [T, D]); a prompt of more than `most_rows` is cut there. `name` of the model,
+    `vision` as for frames."""
 
     language: Llama
     text: TextIds
     see: Callable[[EventSlice], Tensor]
     name: str
     most_rows: int | None = None
+    vision: Vision | None = None
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         events = media.events

@@ -22,7 +22,7 @@ from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, frame_pixels
-from eventspec.models.prompt import FrameEncoder, Frames
+from eventspec.models.prompt import FrameEncoder, Frames, Vision
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.text import Vocabulary
 
@@ -250,12 +250,14 @@ def check_frames(frames: int, config: VideoLlavaConfig, allow_extrapolation: boo
 def video_llava_encoder(model: VideoLlava, vocabulary: Vocabulary, bos: int, frames: int) -> FrameEncoder:
     """Frames spread over the window, in the model's prompt."""
 
+    def pixels(frames: Iterable[Frames]) -> Tensor:
+        return frame_pixels(frames, model.config.vision.image_size).to(model.projector.linear_1.weight)
+
     def rows(frames: Iterable[Frames]) -> Tensor:
-        pixels = frame_pixels(frames, model.config.vision.image_size)
-        return model.encode(pixels.to(model.projector.linear_1.weight))
+        return model.encode(pixels(frames))
 
     text = partial(prompt_ids, vocabulary, bos=bos)
     # On a GPU eight frames take little longer than one, so they are encoded together.
     one_by_one = model.projector.linear_1.weight.device.type == "cpu"
-    place = model.config.video_token
-    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", one_by_one, place=place)
+    place, vision = model.config.video_token, Vision(model, pixels)
+    return FrameEncoder(model.language, text, rows, frames, "Video-LLaVA", one_by_one, place=place, vision=vision)

@@ -79,17 +79,18 @@ def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
                 f"{file.folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: "
                 "they do not belong together"
             )
+    frames, events = target_encoder(target, vocabulary.encode), drafter_encoder(drafter, vocabulary.encode)
     drafting = drafter_encoder(in_reduced_precision(drafter), vocabulary.encode)
     parts = Parts(
-        LanguageTarget(target_encoder(target, vocabulary.encode)),
+        LanguageTarget(frames),
         TokenSpace(vocabulary, EOS),
         policy=DraftPolicy(**dict.fromkeys(GUESSED, True)),  # until `fitted`
         notes=notes,
         prior=prior,
         heads=file.places("heads"),
         drafters=file.places("drafters"),
-        packers=Packers(target, vocabulary.encode, file.places("packers")),
-        adapters=Adapters(drafter, target, vocabulary.encode, file.places("adapters")),
+        packers=Packers(frames, file.places("packers")),
+        adapters=Adapters(events, frames, file.places("adapters")),
         mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
         event_drafter=LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of, natively=True),
     )

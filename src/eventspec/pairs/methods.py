@@ -24,7 +24,6 @@ from eventspec.drafters.heads import Drafting, load_head
 from eventspec.drafters.mixture import WRITTEN
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.method import Method
-from eventspec.models.embedded import drafter_encoder
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs.auto import Chooser
@@ -195,12 +194,11 @@ def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
     """The event drafter, whose features an adapter maps to those of the target, so that the target's own head names its tokens.
     `name` of an adapter to features or its folder, by default the pair's first; None where there is none. BadInput and
     BadCheckpoint, one line each."""
-    adapters, encode = parts.adapters, parts.tokens.vocabulary.encode
+    adapters = parts.adapters
     if adapters is None or (which := name or adapters.usual("features")) is None:
         return None
     lookahead = None if parts.prior is None else parts.prior.sure_of
-    encoder, ends = drafter_encoder(adapters.drafter, encode), parts.tokens.eos_id
-    drafter = LanguageDrafter(EVENT_EAGLE, encoder, ends, None, lookahead, adapters.scored(which))
+    drafter = LanguageDrafter(EVENT_EAGLE, adapters.events, parts.tokens.eos_id, None, lookahead, adapters.scored(which))
     return drafted_by_events(parts, drafter, None if name is None else f"drafter: the event drafter through adapter {name}")
 
 

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from eventspec.align.acceptance import Calibrated
@@ -20,12 +18,10 @@ from eventspec.align.substitute import FEATURES
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput, EventSlice
 from eventspec.drafters.language_model import Scored
-from eventspec.events.representations import red_blue_classes
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
-from eventspec.models.embedded import pixels_from_classes, target_encoder, target_ids
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.prompt import EventEncoder, FrameEncoder
 from eventspec.models.video_llava import VideoLlava
@@ -35,17 +31,24 @@ from eventspec.pairs.names import folder_named
 ACCEPTANCE = "acceptance.json"
 """In an adapter's folder: its calibrated acceptance predictor."""
 Part = TypeVar("Part", Adapter, Packer)
+Whole = TypeVar("Whole", EventGpt, VideoLlava)
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """The adapters of a pair by name, the event model whose tower they read, the target they write for, and how its prompt is
-    encoded."""
+    """The adapters of a pair by name, between the event model whose tower they read and the target that they write for."""
 
-    drafter: EventGpt
-    target: VideoLlava
-    encode: Callable[[str], list[int]]
+    events: EventEncoder
+    frames: FrameEncoder
     folders: Mapping[str, Path]
+
+    @property
+    def drafter(self) -> EventGpt:
+        return whole(self.events, EventGpt)
+
+    @property
+    def target(self) -> VideoLlava:
+        return whole(self.frames, VideoLlava)
 
     def usual(self, output: Output) -> str | None:
         """The name of the one with an output that is used unless another is named. BadCheckpoint for a damaged one."""
@@ -83,14 +86,14 @@ class Adapters:
         """The target's prompt with adapted event rows where its visual rows would be; BadInput for an unknown adapter,
         BadCheckpoint for one that does not fit."""
         adapter, drafter = self._loaded(name, "rows"), self.drafter
+        vision = self.events.vision
+        assert vision is not None  # `whole` looked
 
         def see(events: EventSlice) -> Tensor:
-            classes = torch.from_numpy(red_blue_classes(events, drafter.config.images))
-            pixels = pixels_from_classes(classes).to(drafter.projector.linear_1.weight)
-            rows: Tensor = adapter(pooled_layers(drafter, pixels, adapter.config.layers))[0]
+            rows: Tensor = adapter(pooled_layers(drafter, vision.pixels(events), adapter.config.layers))[0]
             return rows
 
-        return EventEncoder(self.target.language, target_ids(self.encode), see, "the target on adapted events")
+        return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events")
 
     def scored(self, name: str) -> Scored:
         """Tokens after what the event model's language model computes, named by the target's own head through an adapter to
@@ -107,11 +110,14 @@ class Adapters:
 
 @dataclass(frozen=True)
 class Packers:
-    """The packers of a pair by scale, the model whose tower they read, and how its prompt is encoded."""
+    """The packers of a pair by scale, for the target whose tower they read."""
 
-    model: VideoLlava
-    encode: Callable[[str], list[int]]
+    frames: FrameEncoder
     folders: Mapping[str, Path]
+
+    @property
+    def target(self) -> VideoLlava:
+        return whole(self.frames, VideoLlava)
 
     def encoder(self, scale: int) -> FrameEncoder:
         """The target's prompts on packed rows; BadInput when there is no packer of that scale, BadCheckpoint when it does not
@@ -120,15 +126,24 @@ class Packers:
         if folder is None:
             there = f"there is {', '.join(self.folders)}" if self.folders else "there is none"
             raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
-        see = partial(packed_rows, self.model, self.load(folder, str(scale)))
-        return target_encoder(self.model, self.encode, see)
+        target, packer, vision = self.target, self.load(folder, str(scale)), self.frames.vision
+        assert vision is not None  # `whole` looked
+        return replace(self.frames, see=lambda frames: packed_rows(target, packer, vision.pixels(frames)), vision=None)
 
     def load(self, folder: Path, scale: str) -> Packer:
         """The packer of a folder; BadCheckpoint unless it fits, and has the scale that it is listed by."""
-        packer = load_packer(folder, self.model)
+        packer = load_packer(folder, self.target)
         if str(packer.config.scale) != scale:
             raise BadCheckpoint(f"{folder}: pair.toml lists it as a packer of scale {scale}, its config.json has another")
         return packer
+
+
+def whole(encoder: FrameEncoder | EventEncoder, kind: type[Whole]) -> Whole:
+    """The model that an encoder is a part of; BadInput where it is of no such kind."""
+    model = None if encoder.vision is None else encoder.vision.model
+    if not isinstance(model, kind):
+        raise BadInput(f"{encoder.name} is no {kind.__name__}: parts that are trained between layers do not fit it")
+    return model
 
 
 def digest_of(folder: Path) -> str:
