@@ -27,11 +27,11 @@ QUICK = 4
 """Repeats of a measurement when a pair is loaded: costs need not be known better than policies can tell apart."""
 
 
-def fitted(pair: Pair) -> Pair:
+def fitted(pair: Pair, path: Path | None = None) -> Pair:
     """The pair with policies of this machine's costs: those on file, or measured now and filed. A file that cannot be read is
     measured again, one that cannot be written is not missed; one that rounds contradict is removed, for the next process to
-    measure."""
-    path = store_of(pair)
+    measure. `path`: the file, by default the pair's `store_of`."""
+    path = path or store_of(pair)
     known = read(path)
     if measured := not known.keys() >= pair.methods.keys():
         pair = warm_up(pair, repeats=QUICK)

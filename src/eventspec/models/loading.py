@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -20,7 +20,8 @@ class LoadOptions:
     """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
     `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each; `quantized` those that transformers
     opens, on CUDA. `ignore_generation_config`: of generation_config.json nothing counts but the ids that end an answer.
-    BadInput for a device that is not there: before any weight is read."""
+    `drafter_device`: where a drafter beside it runs, None for the same device. BadInput for a device that is not there: before
+    any weight is read."""
 
     dtype: torch.dtype | None = torch.float32
     device: str = "cpu"
@@ -30,6 +31,7 @@ class LoadOptions:
     feature_bytes: int = 0
     quantized: Literal["nf4", "int8"] | None = None
     ignore_generation_config: bool = False
+    drafter_device: str | None = None
 
     @classmethod
     def named(cls, dtype: str = "float32", **others: Any) -> LoadOptions:
@@ -47,17 +49,29 @@ class LoadOptions:
         return cls(PRECISIONS[dtype], **others)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.device, str):
-            raise BadInput(f"device is a {type(self.device).__name__}: give its name, such as cpu or cuda:1")
         if self.frames is not None and (type(self.frames) is not int or self.frames < 1):
             raise BadInput(f"frames is {self.frames!r}: give a whole number from 1 on, or None")
-        try:
-            usable = torch.empty(0, device=self.device).device.type != "meta"
-            why = "it has shapes and no numbers"
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            usable, why = False, str(error).splitlines()[0][:100]
-        if not usable:
-            raise BadInput(f"device '{self.device}' cannot be used ({why}): choose cpu, or what `eventspec doctor` finds")
+        for device in (self.device, self.drafter_device or self.device):
+            _check_device(device)
+
+    @property
+    def drafting(self) -> LoadOptions:
+        """How a drafter beside it is loaded."""
+        own = replace(self, frames=None, allow_extrapolation=False, quantized=None, drafter_device=None)
+        return replace(own, device=self.drafter_device or self.device)
+
+
+def _check_device(device: str) -> None:
+    """BadInput for one that is not there."""
+    if not isinstance(device, str):
+        raise BadInput(f"device is a {type(device).__name__}: give its name, such as cpu or cuda:1")
+    try:
+        usable = torch.empty(0, device=device).device.type != "meta"
+        why = "it has shapes and no numbers"
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        usable, why = False, str(error).splitlines()[0][:100]
+    if not usable:
+        raise BadInput(f"device '{device}' cannot be used ({why}): choose cpu, or what `eventspec doctor` finds")
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from eventspec.core import BadInput
-from eventspec.costs import learning, store_of
+from eventspec.costs import fitted, learning, store_of
 from eventspec.engine import DraftPolicy
 from eventspec.engine.policy import GUESSED
 from eventspec.errors import check_known
@@ -17,12 +18,15 @@ from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.pairs.event_drafters import in_target_ids
 from eventspec.pairs.methods import build_methods
-from eventspec.pairs.names import AUTO, CHOICES, EVENT_METHOD, VOCABULARY_MAPPINGS, check_method
+from eventspec.pairs.names import AUTO, EVENT_METHOD, SEEING_EVENTS, VOCABULARY_MAPPINGS, check_method
 from eventspec.pairs.pair import Pair
+from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.parts import Parts
 
 WEIGHT_BYTES_PER_SECOND = {"cpu": 1e10, "cuda": 2e12}
 """What a decoding step reads its weights at, roughly; waiting times only, no result depends on it."""
+QUICK_STEP = 0.05
+"""Seconds of a step, by that, up to which costs are measured when a pair is loaded: some hundred steps."""
 
 
 def load_folders(
@@ -33,26 +37,34 @@ def load_folders(
     vocabulary: str = "auto",
     how: LoadOptions | None = None,
     device_plan: str = "auto",
+    file: PairFile | None = None,
+    fit: bool = False,
 ) -> Pair:
     """The pair of a target's and a drafter's checkpoint folder, ready for `method`; the drafter is loaded only if it is used.
 
-    vocabulary: see `event_drafters.in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
+    vocabulary: see `event_drafters.in_target_ids`. file: the pair.toml that they and what was trained for them are from. fit:
+    policies go by what was measured, see `costs.fitted`, unless a step takes longer than `QUICK_STEP`; else, and without, by
+    guesses and what rounds teach. Raises BadInput and BadCheckpoint, one line each.
     """
     check_method(method)
     check_known("vocabulary", [vocabulary], VOCABULARY_MAPPINGS)
     how = how or LoadOptions()
-    workers = Workers(device_plan, how.device, how.device)
+    workers = Workers(device_plan, how.device, how.drafting.device)
     if method == EVENT_METHOD and drafter is None:
         raise BadInput(f"method {method} needs a drafter: give --drafter FOLDER, or --method autoregressive")
-    loaded = load_folder(target, how)
-    parts = Parts(loaded.target, loaded.tokens, loaded.modality, _policy(loaded, how), loaded.notes + _precision(loaded, how))
-    if method in CHOICES["drafter"] and drafter is not None:
-        drafting = load_folder(drafter, replace(how, frames=None, allow_extrapolation=False, quantized=None))
-        made, note = in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}"))
+    loaded = load_folder(target, replace(how, drafter_device=None))
+    drafting = load_folder(drafter, how.drafting) if drafter is not None and method in SEEING_EVENTS else None
+    policy, opener = _policy(loaded, how), partial(load_folder, how=how.drafting)
+    parts = Parts.of(loaded, None if drafting is None else drafting.encoder, file)
+    parts = replace(parts, policy=policy, notes=parts.notes + _precision(loaded, how), open_drafter=opener)
+    if drafting is not None:
+        lookahead = None if parts.prior is None else parts.prior.sure_of
+        made, note = in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}"), lookahead)
         parts = replace(parts, event_drafter=made, event_note=note)
-    pair = Pair(target.resolve().name, parts, build_methods(parts), workers, checkpoint=target)
-    # The policies' costs are guesses.
-    return learning(pair, store_of(pair, drafter, how), warm=False)
+    name, folder = (target.resolve().name, None) if file is None else (file.name, file.folder)
+    pair = Pair(name, parts, build_methods(parts), workers, folder, target)
+    path = store_of(pair, drafter, how)
+    return fitted(pair, path) if fit and policy.step_seconds <= QUICK_STEP else learning(pair, path, warm=False)
 
 
 def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.costs import fitted
-from eventspec.drafters import LanguageDrafter, Mixture, TextPrior
+from eventspec.drafters import LanguageDrafter
 from eventspec.engine import DraftPolicy
 from eventspec.engine.policy import GUESSED
 from eventspec.lanes.workers import Workers
 from eventspec.models.embedded import EOS, drafter_encoder, target_encoder
 from eventspec.models.eventgpt import load_eventgpt
-from eventspec.models.loading import LoadOptions
-from eventspec.models.session import LanguageTarget
+from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.models.video_llava import load_video_llava
 from eventspec.nn.linear import in_reduced_precision
+from eventspec.pairs.event_drafters import embedded_drafter
 from eventspec.pairs.folders import load_folders
 from eventspec.pairs.methods import build_methods
-from eventspec.pairs.names import EVENT_METHOD
+from eventspec.pairs.names import AUTO, EVENT_METHOD, USUAL_MAPPING
 from eventspec.pairs.pair import Pair
 from eventspec.pairs.pair_file import PairFile, bundled, folder_of, two_meanings
 from eventspec.pairs.parts import Parts
-from eventspec.pairs.trained import Adapters, Packers
 from eventspec.scenes import SOURCE
 from eventspec.text import TokenSpace, Vocabulary
 
@@ -35,30 +36,52 @@ def load_pair(
     *,
     target: str | Path | None = None,
     drafter: str | Path | None = None,
-    vocabulary: str = "auto",
+    method: str = AUTO,
     **options: Any,
 ) -> Pair:
-    """A bundled pair by name, or the folder of a pair.toml; with `target` the pair of two checkpoint folders instead, see
-    `load_folders` (`vocabulary`) and `LoadOptions` (`options`: dtype by its name, device, frames, ...). BadInput and
-    BadCheckpoint for a missing or broken file.
+    """A bundled pair by name, or the folder of a pair.toml; with `target` the pair of two checkpoint folders instead.
+    BadInput and BadCheckpoint for a missing or broken file.
 
-    device_plan: one or two devices, two on a CPU being a core for each model; auto shares the cores out for every question, see
-    `lanes.workers`. fit: policies go by what the pair costs on this machine, see `costs.fitted`: the first time that takes
-    about a second. Without, they go by `DraftPolicy`'s own figures; for checkpoint folders, on a CPU, from there on by what
-    verification is learnt to cost.
+    options: for checkpoints, how they are opened, instead of what a pair.toml says: `vocabulary` (see `load_folders`) and the
+    fields of `LoadOptions` (dtype by its name, device, drafter_device, frames, ...). method: which one they are loaded for; a
+    drafter that it does not need is left out. device_plan: one or two devices, two on a CPU being a core for each model; auto
+    shares the cores out for every question, see `lanes.workers`. fit: policies go by what the pair costs on this machine, see
+    `costs.fitted`: the first time that takes about a second. Without, and for checkpoints that no pair.toml names or that are
+    slow, they go by `DraftPolicy`'s own figures and by what verification is learnt to cost.
     """
     if target is not None:
         if where != "embedded":
             raise BadInput(f"pair {where} and target {target} both say who answers: give one of them")
-        how = LoadOptions.named(**options)
         drafting = None if drafter is None else _place("drafter", drafter)
-        return load_folders(_place("target", target), drafting, vocabulary=vocabulary, how=how, device_plan=device_plan)
-    if drafter is not None or vocabulary != "auto" or options:
-        given = [*(["drafter"] if drafter is not None else []), *(["vocabulary"] if vocabulary != "auto" else []), *options]
-        raise BadInput(f"{', '.join(given)}: only for checkpoint folders, give target=FOLDER as well")
-    folder = folder_of(where if isinstance(where, str) else _place("pair", where))
-    pair = _opened(PairFile.read(folder), Workers(device_plan), two_meanings(where))
+        return _of_checkpoints(_place("target", target), drafting, method, options, device_plan)
+    file = PairFile.read(folder_of(where if isinstance(where, str) else _place("pair", where)))
+    if file.load is not None:
+        if drafter is not None:
+            raise BadInput(f"pair {where} has its own drafter: leave drafter out, or give the target's folder too")
+        file.check_models()
+        given, own = {**file.load, **options}, file.place("drafter") if "drafter" in file.files else None
+        return _of_checkpoints(file.place("target"), own, method, given, device_plan, file, fit)
+    if drafter is not None or options:
+        named = [*(["drafter"] if drafter is not None else []), *options]
+        raise BadInput(f"{', '.join(named)}: only for checkpoint folders, give target=FOLDER as well")
+    pair = _opened(file, Workers(device_plan), two_meanings(where))
     return fitted(pair) if fit else pair
+
+
+def _of_checkpoints(
+    target: Path,
+    drafter: Path | None,
+    method: str,
+    options: Mapping[str, Any],
+    device_plan: str,
+    file: PairFile | None = None,
+    fit: bool = False,
+) -> Pair:
+    """As `load_folders`, with options by name."""
+    named = dict(options)
+    vocabulary = named.pop("vocabulary", USUAL_MAPPING)
+    more: dict[str, Any] = {"vocabulary": vocabulary, "how": LoadOptions.named(**named), "device_plan": device_plan}
+    return load_folders(target, drafter, method=method, **more, file=file, fit=fit)
 
 
 def _place(what: str, given: object) -> Path:
@@ -70,29 +93,23 @@ def _place(what: str, given: object) -> Path:
 
 def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
     vocabulary = Vocabulary.load(file.place("tokenizer"))
-    target = load_video_llava(file.place("target"))
-    drafter = load_eventgpt(file.place("drafter"))
-    prior = TextPrior.load(file.place("prior"))
+    target, drafter = load_video_llava(file.place("target")), load_eventgpt(file.place("drafter"))
     for name, rows in (("target", target.config.language.vocab_size), ("drafter", drafter.config.language.vocab_size)):
         if rows < vocabulary.size:
             raise BadCheckpoint(
                 f"{file.folder}: the tokenizer has {vocabulary.size} ids, the {name} only {rows} rows: "
                 "they do not belong together"
             )
-    frames, events = target_encoder(target, vocabulary.encode), drafter_encoder(drafter, vocabulary.encode)
+    frames, tokens = target_encoder(target, vocabulary.encode), TokenSpace(vocabulary, EOS)
+    loaded = VisionLanguage.of("Video-LLaVA", frames, tokens, "frames", notes)
+    parts = Parts.of(loaded, drafter_encoder(drafter, vocabulary.encode), file)
+    assert parts.prior is not None  # a file of ours lists one
     drafting = drafter_encoder(in_reduced_precision(drafter), vocabulary.encode)
-    parts = Parts(
-        LanguageTarget(frames),
-        TokenSpace(vocabulary, EOS),
+    parts = replace(
+        parts,
         policy=DraftPolicy(**dict.fromkeys(GUESSED, True)),  # until `fitted`
-        notes=notes,
-        prior=prior,
-        heads=file.places("heads"),
-        drafters=file.places("drafters"),
-        packers=Packers(frames, file.places("packers")),
-        adapters=Adapters(events, frames, file.places("adapters")),
-        mixture=Mixture.load(file.place("mixture")) if file.place("mixture").is_file() else Mixture(),
-        event_drafter=LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=prior.sure_of, natively=True),
+        open_drafter=embedded_drafter,
+        event_drafter=LanguageDrafter(EVENT_METHOD, drafting, EOS, lookahead=parts.prior.sure_of, natively=True),
     )
     methods = build_methods(parts)
     shipped = any(file.folder.resolve() == folder.resolve() for folder in bundled().values())

@@ -47,6 +47,8 @@ EVENT_EAGLE = "event-eagle"
 SKIP = "skip-encode"
 USUAL_RISK = 0.05
 AUTO = "auto"
+SEEING_EVENTS = (EVENT_METHOD, HYBRID, CASCADE, ALIGNED, EVENT_EAGLE, SKIP, AUTO)
+"""Methods that may need the event model of a pair."""
 CHOICES = {
     "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
     "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),

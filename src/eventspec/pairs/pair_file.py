@@ -1,4 +1,8 @@
-"""pair.toml: which folders and files make up a pair. Nothing else reads or writes it."""
+"""pair.toml: which folders and files make up a pair. Nothing else reads or writes it.
+
+There are two kinds. A pair of ours has its models, one tokenizer and all else in its folder. A pair of checkpoints has a table
+`[load]`: `[files]` names the folders of its models, which lie where they lie, and `[fingerprints]` what they were then.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,20 @@ _FILES = {
 }
 Table = Literal["drafters", "adapters", "packers", "heads"]
 _TABLES: tuple[Table, ...] = get_args(Table)
+_MODELS = ("target", "drafter")
+_LOAD: dict[str, type] = {
+    "vocabulary": str,
+    "dtype": str,
+    "device": str,
+    "drafter_device": str,
+    "frames": int,
+    "allow_extrapolation": bool,
+    "compat": bool,
+    "ignore_generation_config": bool,
+}
+"""What the table [load] may hold: how the checkpoints are opened."""
+_SAMPLED = (".json", ".safetensors", ".model", ".jinja", ".txt")
+"""Files of a checkpoint's folder that count."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,10 @@ class PairFile:
     tables: Mapping[Table, Mapping[str, str]] = field(default_factory=lambda: {table: {} for table in _TABLES})
     trained_on: str = ""
     """What the source of a recording begins with that is of the one kind the pair was trained on; "" if unknown."""
+    load: Mapping[str, Any] | None = None
+    """Of a pair of checkpoints: how they are opened, as `_LOAD` has it."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Of its checkpoints by role, see `fingerprint_of`."""
 
     @classmethod
     def read(cls, folder: Path) -> PairFile:
@@ -49,7 +71,31 @@ class PairFile:
             raise BadCheckpoint(f"{path}: {found}")
         tables = {table: _places(path, data, table) for table in _TABLES}
         name, trained_on = (str(data.get(key, other)) for key, other in (("name", folder.name), ("trained_on", "")))
-        return cls(folder, name, {**_FILES, **_places(path, data, "files")}, tables, trained_on)
+        files, load = _places(path, data, "files"), data.get("load")
+        if load is None:
+            return cls(folder, name, {**_FILES, **files}, tables, trained_on)
+        if not isinstance(load, dict) or not all(type(value) is _LOAD.get(key) for key, value in load.items()):
+            raise BadCheckpoint(f"{path}: [load] holds {', '.join(f'{key} ({kind.__name__})' for key, kind in _LOAD.items())}")
+        if "target" not in files:
+            raise BadCheckpoint(f"{path}: [files] names no target: write it with `eventspec models pair`")
+        return cls(folder, name, files, tables, trained_on, load, _places(path, data, "fingerprints"))
+
+    @classmethod
+    def of_checkpoints(cls, out: Path, target: Path, drafter: Path | None, name: str, load: Mapping[str, Any]) -> PairFile:
+        """The file that points from `out` to these folders, as they are now."""
+        models = {"target": target, "drafter": drafter}
+        files = {role: str(folder.resolve()) for role, folder in models.items() if folder is not None}
+        known = {role: fingerprint_of(Path(place)) for role, place in files.items()}
+        return cls(out, name, files, load=load, fingerprints=known)
+
+    def check_models(self) -> None:
+        """BadCheckpoint for a checkpoint that is no longer where it was, or no longer what it was."""
+        for role in (role for role in _MODELS if role in self.files and self.load is not None):
+            place, again = self.place(role), f"make the pair again with `eventspec models pair`, or put the {role} back"
+            if not (place / "config.json").is_file():
+                raise BadCheckpoint(f"{self.folder / NAME}: its {role} {place} is no checkpoint's folder (any more): {again}")
+            if self.fingerprints.get(role) not in (None, fingerprint_of(place)):
+                raise BadCheckpoint(f"{self.folder / NAME}: its {role} {place} is another one than it was: {again}")
 
     def place(self, name: str) -> Path:
         """Where one of the pair's own files lies: target, drafter, tokenizer, prior, or the weights of a mixture."""
@@ -72,10 +118,12 @@ class PairFile:
         """What the file holds."""
         lines = ['format = "eventspec-pair"', "version = 1", f"name = {toml_string(self.name)}"]
         lines += [f"trained_on = {toml_string(self.trained_on)}"] if self.trained_on else []
-        moved = {name: place for name, place in self.files.items() if place != _FILES.get(name)}
-        for table, entries in (("files", moved), *self.tables.items()):
-            if entries:
-                lines += ["", f"[{table}]", *(f"{_key(name)} = {toml_string(place)}" for name, place in entries.items())]
+        ours = {} if self.load is not None else _FILES
+        moved = {name: place for name, place in self.files.items() if place != ours.get(name)}
+        known: list[tuple[str, Mapping[str, Any] | None]] = [("files", moved), ("load", self.load)]
+        for table, entries in (*known, ("fingerprints", self.fingerprints), *self.tables.items()):
+            if entries or (table == "load" and entries is not None):
+                lines += ["", f"[{table}]", *(f"{_key(name)} = {_value(value)}" for name, value in entries.items())]
         return "\n".join(lines) + "\n"
 
     def fingerprint(self, adapters: bool) -> str:
@@ -91,6 +139,28 @@ class PairFile:
     def write(self) -> None:
         """Write it whole or not at all."""
         write_text(self.folder / NAME, self.text)
+
+
+def fingerprint_of(folder: Path) -> str:
+    """Of a checkpoint's folder, 16 hex digits: SHA-256 over its files' names, sizes and bytes, of large ones over 64 pieces all
+    over them, so that 14 GB take no longer than a look. BadInput for what cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in _SAMPLED and path.is_file()):
+            size = path.stat().st_size
+            digest.update(f"{path.relative_to(folder).as_posix()} {size}\0".encode(errors="surrogateescape"))
+            with path.open("rb") as file:
+                for piece in range(64 if size > 1 << 20 else 1):
+                    file.seek(piece * (size - 4096) // 63 if size > 1 << 20 else 0)
+                    digest.update(file.read(4096 if size > 1 << 20 else -1))
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be read ({str(error.strerror).lower()}): check its rights") from None
+    return digest.hexdigest()[:16]
+
+
+def _value(value: str | int) -> str:
+    """Of the three kinds that the file has, in TOML."""
+    return toml_string(value) if isinstance(value, str) else str(value).lower()
 
 
 def _key(name: str) -> str:

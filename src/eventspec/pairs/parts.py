@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eventspec.core import BadInput, Drafter, Modality, Target
 from eventspec.drafters import Mixture, TextPrior
 from eventspec.engine import DraftPolicy
+from eventspec.models.folder import load_folder
 from eventspec.models.hf_session import HfTarget
-from eventspec.models.prompt import FrameEncoder, TextIds
+from eventspec.models.loading import VisionLanguage
+from eventspec.models.prompt import EventEncoder, FrameEncoder, PromptEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.names import EVENT_METHOD
+from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import Adapters, Packers
 from eventspec.text import TokenSpace
 
@@ -43,8 +46,29 @@ class Parts:
     """Drafts in method cross-modal, from events, in the target's ids."""
     event_note: str | None = None
     """What the trace says of it."""
+    open_drafter: Callable[[Path], VisionLanguage] = load_folder
+    """Opens one of `drafters`."""
     sees_events: str = EVENT_METHOD
     """The method whose drafter sees events in method hybrid."""
+
+    @classmethod
+    def of(cls, target: VisionLanguage, events: PromptEncoder | None, file: PairFile | None) -> Parts:
+        """A target, what a pair's file lists beside it, and an event model's prompts, whose tower adapters read."""
+        parts, frames = cls(target.target, target.tokens, target.modality, notes=target.notes), target.encoder
+        if file is None:
+            return parts
+        prior, mixture = (file.place(name) if name in file.files else None for name in ("prior", "mixture"))
+        ours = frames if isinstance(frames, FrameEncoder) and frames.vision is not None else None
+        theirs = events if isinstance(events, EventEncoder) and events.vision is not None else None
+        return replace(
+            parts,
+            prior=None if prior is None else TextPrior.load(prior),
+            heads=file.places("heads"),
+            drafters=file.places("drafters"),
+            packers=None if ours is None else Packers(ours, file.places("packers")),
+            adapters=None if theirs is None or ours is None else Adapters(theirs, ours, file.places("adapters")),
+            mixture=Mixture.load(mixture) if mixture is not None and mixture.is_file() else Mixture(),
+        )
 
     @property
     def language_target(self) -> LanguageTarget:
