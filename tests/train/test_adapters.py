@@ -32,21 +32,20 @@ from eventspec.train.adapting import (
     AdapterTraining,
     FeatureTraining,
     FreeRunning,
-    Paired,
     RowTraining,
     alike_share,
     contrast,
 )
 from eventspec.train.answers import target_answers
-from eventspec.train.data import Branch, Questions
-from eventspec.train.frozen import FrozenTarget, Said
+from eventspec.train.data import Branch, Clips, Questions
+from eventspec.train.frozen import FrozenDrafter, FrozenTarget, Said
 from eventspec.train.models import initialise
 
 NANO = bundled()["nano"]
 KINDS: dict[Output, tuple[str, ...]] = {"rows": ("linear", "causal", "fused"), "features": ("linear", "fused")}
 
 
-class TwoClips:
+class TwoClips(Clips):
     """As `train.data.Clips`, of two clips."""
 
     def __init__(self, frames: list[np.ndarray[Any, Any]], classes: list[np.ndarray[Any, Any]]) -> None:
@@ -77,15 +76,16 @@ def training_of(spoken: Any, output: Output = "rows") -> AdapterTraining:
     target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
     width = target.config.language.hidden_size
     adapters = {kind: initialise(Adapter(AdapterConfig.of(kind, drafter.config, width, output))) for kind in KINDS[output]}
-    frozen = FrozenTarget(target, Questions(Tokenizer.from_file(str(NANO / "tokenizer.json"))))
-    return (RowTraining if output == "rows" else FeatureTraining)(frozen, drafter, adapters, *spoken, 2)
+    before = Questions.of_pair(NANO).prefix()
+    frozen, events = FrozenTarget(target, before), FrozenDrafter(drafter, before)
+    return (RowTraining if output == "rows" else FeatureTraining)(frozen, events, adapters, *spoken, 2)
 
 
 @pytest.mark.parametrize("output", ["rows", "features"])
 @pytest.mark.parametrize("phase", names.PHASES)
 def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoken: Any) -> None:
     training = training_of(spoken, output)
-    frozen = [training.target.model, *training._drafter]
+    frozen = [training.target.model, training.drafter.model]
     before = [{name: parameter.clone() for name, parameter in model.named_parameters()} for model in frozen]
     optimiser, said = torch.optim.AdamW(training.parameters(), lr=2e-3), []
     for _ in range(6):
@@ -104,13 +104,13 @@ def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoke
 
 def test_free_running_texts_are_paired_place_by_place(spoken: Any) -> None:
     features = training_of(spoken, "features")
-    training = FreeRunning(features.target, features._drafter[0], dict(features.each()), *spoken, 2)
+    training = FreeRunning(features.target, features.drafter, dict(features.each()), *spoken, 2)
     training.answers = training.pairs(*spoken)
-    tokenizer, parted = training.target.questions.tokenizer, 0
+    tokenizer, parted = Questions.of_pair(NANO).tokenizer, 0
     for number, known in training.answers.items():
         for made, theirs in zip(known, spoken[1][number], strict=True):
-            assert isinstance(made, Paired)
             own = made.own
+            assert own is not None
             assert own.question == made.question == theirs.question
             assert len(own.answer) == len(made.answer) == len(made.teacher_ids)
             assert made.answer == theirs.answer[: len(made.answer)]
@@ -193,14 +193,14 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"phase": "acceptance", "adapters": figures}) + "\n")
     adapters = dict(training.each())
-    folder = recipe.export(NANO, adapters, (training._drafter[0], training.target), tmp_path, log)
+    folder = recipe.export(NANO, adapters, (training.drafter.model, training.target), tmp_path, log)
     made = tomllib.loads((folder / "pair.toml").read_text())
     shipped = PairFile.read(NANO).tables["adapters"]
     assert list(made["adapters"]) == [*reversed(shipped), "fused", "causal", "linear"], "those that were there are kept"
     training = training_of(spoken, "features")
     adapters = {f"features-{name}": adapter for name, adapter in training.each()}
     log.write_text(json.dumps({"phase": "acceptance", "adapters": dict.fromkeys(adapters, figures["linear"])}) + "\n")
-    folder = recipe.export(folder, adapters, (training._drafter[0], training.target), tmp_path / "b", log)
+    folder = recipe.export(folder, adapters, (training.drafter.model, training.target), tmp_path / "b", log)
     assert set(tomllib.loads((folder / "pair.toml").read_text())["adapters"]) == {
         "fused",
         "causal",

@@ -26,13 +26,13 @@ from eventspec.scenes.writer import as_recording
 from eventspec.train import frozen
 from eventspec.train import lora as recipe
 from eventspec.train.answers import target_answers
-from eventspec.train.data import Branch, Questions
-from eventspec.train.frozen import FrozenTarget
+from eventspec.train.data import Branch, Clips, Questions
+from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 
 NANO = bundled()["nano"]
 
 
-class OneClip:
+class OneClip(Clips):
     """As `train.data.Clips`, of one clip."""
 
     def __init__(self, classes: np.ndarray[Any, Any]) -> None:
@@ -57,8 +57,9 @@ def spoken() -> tuple[OneClip, dict[int, list[Branch]]]:
 
 def training_of(spoken: Any, rank: int = 4) -> recipe.LowRankTraining:
     torch.manual_seed(0)
-    target = FrozenTarget(load_video_llava(NANO / "target"), Questions(Tokenizer.from_file(str(NANO / "tokenizer.json"))))
-    return recipe.LowRankTraining(target, load_eventgpt(NANO / "drafter"), rank, *spoken, 3)
+    before = Questions.of_pair(NANO).prefix()
+    target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
+    return recipe.LowRankTraining(FrozenTarget(target, before), FrozenDrafter(drafter, before), rank, *spoken, 3)
 
 
 @pytest.fixture(autouse=True)

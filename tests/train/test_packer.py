@@ -19,21 +19,21 @@ from eventspec.scenes.language import questions
 from eventspec.train import frozen
 from eventspec.train import packer as recipe
 from eventspec.train.answers import target_answers
-from eventspec.train.data import Branch, Questions
+from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.frozen import FrozenTarget
 
 NANO = bundled()["nano"]
 
 
-class OneClip:
+class OneClip(Clips):
     """As `train.data.Clips`, of one clip."""
 
     def __init__(self, frames: np.ndarray[Any, Any]) -> None:
-        self.frames = torch.from_numpy(frames)
+        self.own = torch.from_numpy(frames)
 
     def column(self, name: str, index: np.ndarray[Any, Any]) -> torch.Tensor:
         assert name == "frames"
-        return self.frames.expand(len(index), -1, -1, -1, -1)
+        return self.own.expand(len(index), -1, -1, -1, -1)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def training_of(spoken: Any, packed: int = 2) -> recipe.PackerTraining:
     packer = Packer(PackerConfig.of(target.config, 2), target.config)
     packer.begin_as(target)
     asked = Questions(Tokenizer.from_file(str(NANO / "tokenizer.json")))
-    return recipe.PackerTraining(FrozenTarget(target, asked), packer, *spoken, packed)
+    return recipe.PackerTraining(FrozenTarget(target, asked.prefix()), packer, *spoken, packed)
 
 
 class Whole(torch.nn.Module):

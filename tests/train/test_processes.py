@@ -26,13 +26,13 @@ from eventspec.core import BadInput
 from eventspec.drafters.heads import RECIPES
 from eventspec.train import heads as recipe
 from eventspec.train import loop
-from eventspec.train.data import Branch, shuffled
+from eventspec.train.data import Branch, Clips, shuffled
 from eventspec.train.distillation import HeadTraining
 from eventspec.train.loop import Stage, TrainingFailed
 from eventspec.train.processes import ALONE, Processes, started
 
 
-class Pictures:
+class Pictures(Clips):
     """Eight clips of noise in the place of rendered ones."""
 
     def __init__(self, folder: Path) -> None:

@@ -19,7 +19,7 @@ from eventspec.pairs import load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
-from eventspec.train.data import Branch, Questions, shuffled
+from eventspec.train.data import Branch, Clips, Questions, shuffled
 from eventspec.train.distillation import head_losses, layers_read
 from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
@@ -29,14 +29,14 @@ QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
 LAYERS = (2, 4)
 
 
-class OneClip:
+class OneClip(Clips):
     """The frames of one clip."""
 
     def __init__(self, frames: np.ndarray) -> None:  # type: ignore[type-arg]
-        self.frames = frames
+        self.all = frames
 
     def column(self, name: str, index: object) -> torch.Tensor:
-        return torch.from_numpy(self.frames)[None]
+        return torch.from_numpy(self.all)[None]
 
 
 @torch.no_grad()
@@ -49,7 +49,7 @@ def test_a_session_gives_what_the_packed_pass_gives() -> None:
     model = load_video_llava(DATA / "pairs/nano/target")
     questions = Questions(Tokenizer.from_file(str(DATA / "pairs/nano/tokenizer.json")))
     answers = {0: [Branch(questions.question(QUESTION), list(ANSWER))]}
-    street = StreetBatches(FrozenTarget(model, questions), OneClip(clip.frames), answers, packed=1)  # type: ignore[arg-type]
+    street = StreetBatches(FrozenTarget(model, questions.prefix()), OneClip(clip.frames), answers, packed=1)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     (one,), (other,) = (list(source.batches(np.array([0]), LAYERS, rng)) for source in (recorded, street))
     assert (one.visual, one.prefix) == (other.visual, other.prefix)

@@ -36,8 +36,8 @@ from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
 from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Clips, Questions, shuffled
-from eventspec.train.frozen import FrozenTarget
+from eventspec.train.data import WORKERS, Branch, Clips, Questions, Seen, shuffled
+from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, last_row, note_run, rounded, run_stage
 from eventspec.train.models import initialise
 from eventspec.train.names import PHASES, check_phases
@@ -97,9 +97,10 @@ def train(
     torch.manual_seed(1 + processes.rank)
     for model in (target, drafter):
         model.to(processes.device)
-    frozen = FrozenTarget(target, Questions.of_pair(folder))
+    before = Questions.of_pair(folder).prefix()
+    frozen, events = FrozenTarget(target, before), FrozenDrafter(drafter, before)
     made = FreeRunning if free_running else RowTraining if output == "rows" else FeatureTraining
-    training, judged_text = made(frozen, drafter, adapters, clips, answers, preset.packed, wanted.losses), own_text
+    training, judged_text = made(frozen, events, adapters, clips, answers, preset.packed, wanted.losses), own_text
     if isinstance(training, FreeRunning):
         training.answers, judged_text = training.pairs(clips, answers), training.pairs(held_out, own_text)
     training.to(processes.device)
@@ -110,7 +111,7 @@ def train(
     if isinstance(training, FreeRunning):
         write_figures(out / FIGURES, last_row(log), adapters)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
-        judge = FeatureTraining(frozen, drafter, adapters, clips, {}, preset.packed)
+        judge = FeatureTraining(frozen, events, adapters, clips, {}, preset.packed)
         same, theirs = alike_share(training.answers, judged_text), judge.agreement(held_out, even(own_text))
         write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
@@ -125,7 +126,7 @@ def learn(
     training: AdapterTraining,
     preset: TrainingPreset,
     phases: Sequence[str],
-    judged: tuple[Clips, dict[int, list[Branch]]],
+    judged: tuple[Seen, dict[int, list[Branch]]],
     log: Path,
     report: Report,
     processes: Processes,

@@ -4,7 +4,6 @@ losses."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from torch import Tensor, nn
 
 from eventspec.align import gaps
 from eventspec.align.adapters import Adapter, pooled_layers
-from eventspec.models.eventgpt import EventGpt
 from eventspec.train.answers import greedy_answers
-from eventspec.train.data import Branch, Clips, Index, drawn, pack
-from eventspec.train.frozen import Branches, FrozenTarget, Said
+from eventspec.train.data import Branch, Index, Seen, drawn, pack
+from eventspec.train.frozen import Branches, FrozenDrafter, FrozenTarget, Said
 from eventspec.train.models import autocast, read_branches
 
 TEMPERATURE = 0.1
@@ -37,9 +35,9 @@ class AdapterTraining(nn.Module):
     def __init__(
         self,
         target: FrozenTarget,
-        drafter: EventGpt,
+        drafter: FrozenDrafter,
         adapters: Mapping[str, Adapter],
-        clips: Clips,
+        clips: Seen,
         answers: Mapping[int, list[Branch]],
         packed: int,
         alike: Collection[str] = (),
@@ -47,15 +45,13 @@ class AdapterTraining(nn.Module):
         super().__init__()
         self.adapters, self.alike = nn.ModuleDict(adapters), alike or self.usual
         self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
-        # In a list: it is no part of what is trained and saved. In training mode its products follow autocast.
-        self._drafter = [drafter.train().requires_grad_(False)]
-        self.rng = np.random.default_rng(0)
+        self.drafter, self.rng = drafter, np.random.default_rng(0)
 
-    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
+    def inputs(self, clips: Seen, index: Index, branches: Branches) -> dict[int, Tensor]:
         """All that any adapter reads, by number: float [B, T, C] each."""
         raise NotImplementedError
 
-    def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What adapters should write, float [B, T, D], and which rows of it count, bool [B, T]."""
         raise NotImplementedError
 
@@ -83,7 +79,7 @@ class AdapterTraining(nn.Module):
                     parts |= {f"{name} missed": 2 * (1 - share), f"_{name}_accepted": share.detach()}
         return parts
 
-    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
+    def agreement(self, clips: Seen, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
         """As `FrozenTarget.agreement`, of every adapter on held-out clips."""
 
         def of(adapter: Adapter) -> dict[str, float]:
@@ -98,7 +94,7 @@ class AdapterTraining(nn.Module):
         return found
 
     @torch.no_grad()
-    def gaps(self, clips: Clips, answers: Mapping[int, list[Branch]], apart: int = 0) -> dict[str, dict[str, float]]:
+    def gaps(self, clips: Seen, answers: Mapping[int, list[Branch]], apart: int = 0) -> dict[str, dict[str, float]]:
         """How far what every adapter writes lies from what it should, on held-out clips, by `GAPS`, on `MOST_ROWS` rows at
         most, evenly taken. `apart`: from what is wanted at the same places of the recording so many further on, a control."""
         written, wanted = dict[str, list[Tensor]](), list[Tensor]()
@@ -133,16 +129,16 @@ def own_inputs(adapter: Adapter, inputs: Mapping[int, Tensor]) -> list[Tensor]:
 class RowTraining(AdapterTraining):
     """To rows: layers of the event tower in, the target's visual rows out."""
 
-    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
+    def inputs(self, clips: Seen, index: Index, branches: Branches) -> dict[int, Tensor]:
         """Pooled layers of the event tower, [B, images + tokens, C] each."""
         read = tuple(sorted({layer for _, adapter in self.each() for layer in adapter.config.layers}))
-        found = pooled_layers(self._drafter[0], self.target.pictures(clips, index), read)
+        found = pooled_layers(self.drafter.model, clips.pictures(index).to(self.target.device), read)
         return dict(zip(read, found, strict=True))
 
-    def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """The target's own visual rows, for every event picture the mean over the places of the
         frame nearest in time, then for every place the mean over the frames."""
-        tokens, images = self.target.model.config.vision.tokens, self._drafter[0].config.images
+        tokens, images = self.target.model.config.vision.tokens, self.drafter.model.config.images
         rows = self.target.rows(clips, index).unflatten(1, (-1, tokens))
         count = rows.shape[1]
         nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
@@ -159,64 +155,52 @@ class FeatureTraining(AdapterTraining):
 
     usual = ("squared", "cosine")  # a place of a text means something else in every recording: InfoNCE has nothing to compare
 
-    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
+    def inputs(self, clips: Seen, index: Index, branches: Branches) -> dict[int, Tensor]:
         """After the final norm (1), and the rows that were read (2), [B, R, D] each."""
-        language = self._drafter[0].language
-        visual = self._drafter[0].encode(self.target.pictures(clips, index))
-        hidden, packed = read_branches(language, self.target.questions, visual, branches)
+        language = self.drafter.model.language
+        hidden, packed = self.drafter.reads(clips, index, branches)
         return {1: language.normed(hidden), 2: language.embed(packed.ids.to(self.target.device))}
 
-    def wanted(self, clips: Clips, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What the target's head read at the same tokens, where an answer follows."""
         language = self.target.model.language
-        hidden, packed = read_branches(language, self.target.questions, self.target.rows(clips, index), branches)
+        hidden, packed = read_branches(language, self.target.before, self.target.rows(clips, index), branches)
         return language.normed(hidden), packed.labels.to(self.target.device) >= 0
 
     def said(self, written: Tensor, branches: Branches) -> Said:
         return self.target.said(self.target.model.language.head(written), pack(branches, 0), branches)
 
 
-@dataclass(frozen=True)
-class Paired(Branch):
-    """The target's answer, and the event model's `own` to the same question, which is read in its place."""
-
-    own: Branch = field(kw_only=True)
-
-    @classmethod
-    def of(cls, theirs: Branch, own: Branch) -> Paired:
-        """Both as long as the shorter one."""
-        length = min(len(theirs.answer), len(own.answer))
-        assert theirs.teacher_ids is not None and theirs.teacher_logs is not None
-        kept = theirs.answer[:length], theirs.teacher_ids[:length], theirs.teacher_logs[:length]
-        return cls(theirs.question, *kept, own=Branch(own.question, own.answer[:length]))
+def paired(theirs: Branch, own: Branch) -> Branch:
+    """The target's answer, and the event model's own to the same question, which it reads in its place; both as long as the
+    shorter one."""
+    length = min(len(theirs.answer), len(own.answer))
+    assert theirs.teacher_ids is not None and theirs.teacher_logs is not None
+    kept = theirs.answer[:length], theirs.teacher_ids[:length], theirs.teacher_logs[:length]
+    return Branch(theirs.question, *kept, own=Branch(own.question, own.answer[:length]))
 
 
 class FreeRunning(FeatureTraining):
     """To features, of two texts that the models made on their own, place by place, as earlier work does it: answers are
-    `Paired`. Once the texts part, what is read has nothing to do with what is wanted; this class is here to measure that."""
+    `paired`. Once the texts part, what is read has nothing to do with what is wanted; this class is here to measure that."""
 
-    def pairs(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
+    def pairs(self, clips: Seen, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
         """The target's answers about clips with the event model's to the same questions."""
-        drafter, questions, found = self._drafter[0].eval(), self.target.questions, dict[int, list[Branch]]()
+        drafter, found = self.drafter.model.eval(), dict[int, list[Branch]]()
         with torch.no_grad():
             for number, known in answers.items():
-                visual = drafter.encode(self.target.pictures(clips, np.array([number])))[0]
-                texts = greedy_answers(drafter.language, questions.prefix(), visual, [branch.question for branch in known])
-                found[number] = [Paired.of(theirs, own) for theirs, own in zip(known, texts, strict=True)]
+                visual = drafter.encode(clips.pictures(np.array([number])).to(self.target.device))[0]
+                texts = greedy_answers(drafter.language, self.drafter.before, visual, [branch.question for branch in known])
+                found[number] = [paired(theirs, own) for theirs, own in zip(known, texts, strict=True)]
         drafter.train()
         return found
-
-    def inputs(self, clips: Clips, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """As `FeatureTraining.inputs`, at the event model's own text."""
-        own = [[branch.own for branch in known if isinstance(branch, Paired)] for known in branches]
-        return super().inputs(clips, index, own)
 
 
 def alike_share(*texts: Mapping[int, list[Branch]]) -> float:
     """Of all places of texts that were paired, the share with the same token in both: what a model that repeats the event
     model's token gets right."""
-    pairs = [branch for answers in texts for known in answers.values() for branch in known if isinstance(branch, Paired)]
-    same = [a == b for branch in pairs for a, b in zip(branch.answer, branch.own.answer, strict=True)]
+    every = [branch for answers in texts for known in answers.values() for branch in known]
+    same = [a == b for each in every if each.own for a, b in zip(each.answer, each.own.answer, strict=True)]
     return sum(same) / max(1, len(same))
 
 

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.machine import usable_cores
-from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS
+from eventspec.models.embedded import BOS, EOS, SPECIAL_TOKENS, pixels_from_classes, pixels_from_frames
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.facts import Facts, RoadUser
 from eventspec.scenes.language import every_wording
@@ -55,6 +55,20 @@ def _render(job: tuple[Path, str, int, int]) -> None:
     made.rename(out / f"shard_{number:04d}")
 
 
+class Seen(Protocol):
+    """Recordings by number, as both models of a pair see them."""
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie, for errors."""
+
+    def frames(self, index: Index) -> Tensor:
+        """What the target's tower reads of them, float [B * K, 3, S, S]."""
+
+    def pictures(self, index: Index) -> Tensor:
+        """What the event model's tower reads, float [B * images, 3, S, S]."""
+
+
 class Clips:
     """All shards that are on disk now, the last of which may be short; arrays are memory-mapped, so the training process holds
     only what it touches."""
@@ -73,6 +87,12 @@ class Clips:
     def column(self, name: str, index: Index) -> Tensor:
         """Rows of one array, in the order of `index`."""
         return torch.from_numpy(np.stack([self.shards[i // SHARD][name][i % SHARD] for i in index]))
+
+    def frames(self, index: Index) -> Tensor:
+        return pixels_from_frames(self.column("frames", index).flatten(0, 1).numpy())
+
+    def pictures(self, index: Index) -> Tensor:
+        return pixels_from_classes(self.column("classes", index).flatten(0, 1))
 
     def facts(self, index: int) -> Facts:
         found: Facts = self.shards[index // SHARD]["facts"][index % SHARD]
@@ -132,12 +152,14 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 # ----------------------------------------------------------------------------------------------------------------- packing
 @dataclass(frozen=True)
 class Branch:
-    """One question with its answer: question ids, answer ids with EOS, and optionally a teacher's logits for the answer."""
+    """One question with its answer: question ids, answer ids with EOS, and optionally a teacher's logits for the answer. `own`:
+    what the event model reads in its place, where that is another text or is encoded otherwise."""
 
     question: list[int]
     answer: list[int]
     teacher_ids: np.ndarray[Any, Any] | None = None
     teacher_logs: np.ndarray[Any, Any] | None = None
+    own: Branch | None = None
 
 
 def drawn(known: list[Branch], count: int, rng: np.random.Generator) -> list[Branch]:

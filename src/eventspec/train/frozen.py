@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
-from eventspec.models.embedded import pixels_from_classes, pixels_from_frames
+from eventspec.models.eventgpt import EventGpt
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
-from eventspec.train.data import Branch, Clips, Index, Packed, Questions, drawn, pack
+from eventspec.train.data import Branch, Index, Packed, Seen, drawn, pack
 from eventspec.train.models import answer_loss, autocast, distillation_loss, read_branches
 
 Branches = list[list[Branch]]
@@ -59,32 +59,25 @@ Saying = Callable[[Index, Branches], Said]
 
 
 class FrozenTarget:
-    """A model that learns nothing, with its prompts. It is no module, so it is no part of what is trained and saved."""
+    """A model that learns nothing, and the ids `before` the visual rows of its prompts. It is no module, so it is no part of
+    what is trained and saved."""
 
-    def __init__(self, model: VideoLlava, questions: Questions) -> None:
+    def __init__(self, model: VideoLlava, before: list[int]) -> None:
         # In training mode its products follow autocast.
-        self.model, self.questions = model.train().requires_grad_(False), questions
+        self.model, self.before = model.train().requires_grad_(False), before
 
     @property
     def device(self) -> torch.device:
         return self.model.language.embed.weight.device
 
-    def frames(self, clips: Clips, index: Index) -> Tensor:
-        """Frames of clips, float [B * K, 3, S, S]."""
-        return pixels_from_frames(clips.column("frames", index).flatten(0, 1).numpy()).to(self.device)
-
-    def pictures(self, clips: Clips, index: Index) -> Tensor:
-        """Event pictures of clips, float [B * images, 3, S, S]."""
-        return pixels_from_classes(clips.column("classes", index).flatten(0, 1)).to(self.device)
-
-    def rows(self, clips: Clips, index: Index) -> Tensor:
+    def rows(self, clips: Seen, index: Index) -> Tensor:
         """Its own visual rows of clips, [B, K * tokens, D]."""
-        rows: Tensor = self.model.encode(self.frames(clips, index)).unflatten(0, (len(index), -1))
+        rows: Tensor = self.model.encode(clips.frames(index).to(self.device)).unflatten(0, (len(index), -1))
         return rows
 
     def reads(self, visual: Tensor, branches: Branches) -> Said:
         """Visual rows [B, T, D], and for each of the recordings branches that carry the target's logits."""
-        hidden, packed = read_branches(self.model.language, self.questions, visual, branches)
+        hidden, packed = read_branches(self.model.language, self.before, visual, branches)
         return self.said(self.model.language.logits(hidden), packed, branches)
 
     def said(self, logits: Tensor, packed: Packed, branches: Branches) -> Said:
@@ -115,15 +108,29 @@ class FrozenTarget:
         }
 
 
+class FrozenDrafter:
+    """The event model of a pair that learns nothing, as `FrozenTarget`: its prompts may be others."""
+
+    def __init__(self, model: EventGpt, before: list[int]) -> None:
+        self.model, self.before = model.train().requires_grad_(False), before
+
+    def reads(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Packed]:
+        """What its language model gives [B, R, D] at the rows of packed branches, as it reads them."""
+        device = self.model.language.embed.weight.device
+        visual = self.model.encode(clips.pictures(index).to(device))
+        own = [[branch.own or branch for branch in known] for known in branches]
+        return read_branches(self.model.language, self.before, visual, own)
+
+
 class AnswerTraining(nn.Module):
     """A model that learns to say what a frozen target says of clips, `packed` answers about each at once."""
 
-    def __init__(self, target: FrozenTarget, clips: Clips, answers: Mapping[int, list[Branch]], packed: int) -> None:
+    def __init__(self, target: FrozenTarget, clips: Seen, answers: Mapping[int, list[Branch]], packed: int) -> None:
         super().__init__()
         self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
         self.rng = np.random.default_rng(0)
 
-    def said(self, clips: Clips, index: Index, branches: Branches) -> Said:
+    def said(self, clips: Seen, index: Index, branches: Branches) -> Said:
         """What the model says at the tokens of the target's answers."""
         raise NotImplementedError
 
@@ -134,7 +141,7 @@ class AnswerTraining(nn.Module):
             said = self.said(self.clips, index, branches)
             return {"teacher": said.teacher_loss(), "_accuracy": said.accuracy()}
 
-    def agreement(self, clips: Clips, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
+    def agreement(self, clips: Seen, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
         """As `FrozenTarget.agreement`, on held-out clips."""
         return self.target.agreement(lambda index, branches: self.said(clips, index, branches), answers, self.packed)
 
@@ -142,7 +149,7 @@ class AnswerTraining(nn.Module):
 class StreetBatches:
     """As `distillation.BatchSource`: rendered clips, and `packed` of the answers to each behind it, drawn again every time."""
 
-    def __init__(self, frozen: FrozenTarget, clips: Clips, answers: Mapping[int, list[Branch]], packed: int) -> None:
+    def __init__(self, frozen: FrozenTarget, clips: Seen, answers: Mapping[int, list[Branch]], packed: int) -> None:
         self.frozen, self.clips, self.answers, self.packed = frozen, clips, answers, packed
 
     @property
@@ -151,7 +158,7 @@ class StreetBatches:
 
     def batches(self, numbers: Index, layers: tuple[int, ...], rng: np.random.Generator) -> Iterator[TargetBatch]:
         """As `BatchSource.batches`: one."""
-        language, before, device = self.target, self.frozen.questions.prefix(), self.frozen.device
+        language, before, device = self.target, self.frozen.before, self.frozen.device
         visual = self.frozen.rows(self.clips, numbers)
         prefix = len(before) + visual.shape[1]
         known = [drawn(self.answers[int(number)], self.packed, rng) for number in numbers]

@@ -77,7 +77,7 @@ def train(
     heads = new_heads(names, sizes, earlier)
     torch.manual_seed(1 + processes.rank)  # every process draws its own noise, and its own questions
     target.to(processes.device)
-    frozen = FrozenTarget(target, Questions.of_pair(folder))
+    frozen = FrozenTarget(target, Questions.of_pair(folder).prefix())
     source, calibration = StreetBatches(frozen, clips, answers, preset.packed), StreetBatches(frozen, *judged, packed=8)
     batches = shuffled(sorted(answers), preset.stage.batch, 400, clips.folder, processes)
     rates = learn(preset.stage, heads, source, batches, (calibration, sorted(judged[1])), out, report, processes)

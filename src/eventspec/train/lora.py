@@ -21,10 +21,9 @@ from eventspec.models.video_llava import load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions, shuffled
-from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
+from eventspec.train.data import WORKERS, Branch, Index, Questions, Seen, shuffled
+from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, note_run, run_stage
-from eventspec.train.models import read_branches
 from eventspec.train.processes import ALONE
 
 NAME = "lora"
@@ -62,9 +61,9 @@ class LowRankTraining(AnswerTraining):
     def __init__(
         self,
         target: FrozenTarget,
-        drafter: EventGpt,
+        drafter: FrozenDrafter,
         rank: int,
-        clips: Clips,
+        clips: Seen,
         answers: Mapping[int, list[Branch]],
         packed: int,
     ) -> None:
@@ -72,21 +71,17 @@ class LowRankTraining(AnswerTraining):
 
         super().__init__(target, clips, answers, packed)
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=UPDATED)
-        self.updates = LoraModel(drafter.train().requires_grad_(False), config, NAME)
-        # In a list: it is the module that the updates wrap, and saved with them.
-        self._drafter = [drafter]
+        self.updates = LoraModel(drafter.model, config, NAME)
+        self.drafter = drafter
 
     @property
     def learned(self) -> int:
         """How many parameters the updates have."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
 
-    def said(self, clips: Clips, index: Index, branches: Branches) -> Said:
-        drafter = self._drafter[0]
-        with torch.no_grad():
-            visual = drafter.encode(self.target.pictures(clips, index))
-        hidden, packed = read_branches(drafter.language, self.target.questions, visual, branches)
-        return self.target.said(drafter.language.logits(hidden), packed, branches)
+    def said(self, clips: Seen, index: Index, branches: Branches) -> Said:
+        hidden, packed = self.drafter.reads(clips, index, branches)
+        return self.target.said(self.drafter.model.language.logits(hidden), packed, branches)
 
     def merged(self) -> EventGpt:
         """The event drafter with its updates in its weights, on the CPU; this training is over then."""
@@ -108,8 +103,9 @@ def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, wor
     torch.manual_seed(0)
     for model in (target, drafter):
         model.to(ALONE.device)
-    frozen = FrozenTarget(target, Questions.of_pair(folder))
-    training = LowRankTraining(frozen, drafter, rank, clips, answers, preset.packed).to(frozen.device)
+    before = Questions.of_pair(folder).prefix()
+    frozen = FrozenTarget(target, before)
+    training = LowRankTraining(frozen, FrozenDrafter(drafter, before), rank, clips, answers, preset.packed).to(frozen.device)
     calibration = Calibration(partial(training.agreement, *held_out), out / f"{NAME}-calibration.jsonl")
     figures = {"before": calibration.note_first()}
     run_stage(preset.stage, training, shuffled(sorted(answers), preset.stage.batch, 700), training.losses, out, report)

@@ -172,10 +172,9 @@ class DrafterTraining(GroundedTraining):
         return self.questions.draw(self.clips.facts(index), self.packed, self.rng)
 
 
-def read_branches(language: Llama, questions: Questions, visual: Tensor, branches: list[list[Branch]]) -> tuple[Tensor, Packed]:
-    """Outputs float [B, R, D] of a language model at the rows of packed branches, after the prefix text and visual rows [B, T,
-    D]; and the packed branches."""
-    before = questions.prefix()
+def read_branches(language: Llama, before: list[int], visual: Tensor, branches: list[list[Branch]]) -> tuple[Tensor, Packed]:
+    """Outputs float [B, R, D] of a language model at the rows of packed branches, after the text ids `before` and visual rows
+    [B, T, D]; and the packed branches."""
     prefix = len(before) + visual.shape[1]
     packed = pack(branches, prefix)
     return through(language, before, visual, packed, torch.arange(prefix), prefix)[:, prefix:], packed

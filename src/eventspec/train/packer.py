@@ -22,7 +22,7 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import save_packer
 from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Clips, Index, Questions, shuffled
+from eventspec.train.data import WORKERS, Branch, Index, Questions, Seen, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, rounded, run_stage
 from eventspec.train.models import initialise
@@ -38,18 +38,18 @@ class PackerTraining(AnswerTraining):
     """A packer before a frozen target."""
 
     def __init__(
-        self, target: FrozenTarget, packer: Packer, clips: Clips, answers: Mapping[int, list[Branch]], packed: int
+        self, target: FrozenTarget, packer: Packer, clips: Seen, answers: Mapping[int, list[Branch]], packed: int
     ) -> None:
         super().__init__(target, clips, answers, packed)
         self.packer = packer
 
-    def said(self, clips: Clips, index: Index, branches: Branches) -> Said:
+    def said(self, clips: Seen, index: Index, branches: Branches) -> Said:
         return self.target.reads(self.rows(clips, index), branches)
 
-    def rows(self, clips: Clips, index: Index) -> Tensor:
+    def rows(self, clips: Seen, index: Index) -> Tensor:
         """Packed rows [B, T, D] of clips."""
         with torch.no_grad():
-            layers = self.target.model.tower.outputs(self.target.frames(clips, index), self.packer.config.layers)
+            layers = self.target.model.tower.outputs(clips.frames(index).to(self.target.device), self.packer.config.layers)
         rows: Tensor = self.packer(layers).flatten(0, 1).unflatten(0, (len(index), -1))
         return rows
 
@@ -64,7 +64,7 @@ def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, wo
     torch.manual_seed(0)
     initialise(packer).begin_as(target)
     target.to(ALONE.device)
-    frozen = FrozenTarget(target, Questions.of_pair(folder))
+    frozen = FrozenTarget(target, Questions.of_pair(folder).prefix())
     training = PackerTraining(frozen, packer, clips, answers, preset.packed).to(frozen.device)
     stage = replace(preset.stage, name=f"packer-{scale}")
     calibration = Calibration(

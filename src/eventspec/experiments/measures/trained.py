@@ -9,7 +9,7 @@ from eventspec.core import BadInput
 from eventspec.experiments.measures.setup import Finding, Found, Setup
 from eventspec.files import parsed
 from eventspec.models.configuration import read_json
-from eventspec.models.eventgpt import EventGpt, load_eventgpt
+from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import load_adapter
@@ -18,7 +18,7 @@ from eventspec.train.adapters import FIGURES, PRESETS, even
 from eventspec.train.adapting import FeatureTraining, RowTraining
 from eventspec.train.answers import answered
 from eventspec.train.data import Questions
-from eventspec.train.frozen import FrozenTarget
+from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 
 
 def training(setup: Setup) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def nulls(setup: Setup) -> Iterator[Finding]:
     clips, wanted = answered(folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
     drafter, frozen = _models(folder)
     places = PairFile.read(folder).places("adapters")
-    adapters = {name: load_adapter(place, drafter, frozen.model) for name, place in places.items()}
+    adapters = {name: load_adapter(place, drafter.model, frozen.model) for name, place in places.items()}
     found = Found()
     for output, made in (("rows", RowTraining), ("features", FeatureTraining)):
         own = {name: adapter for name, adapter in adapters.items() if adapter.config.output == output}
@@ -70,16 +70,16 @@ def low_rank(setup: Setup) -> Iterator[Finding]:
     folder, preset = folder_of(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
     clips, wanted = answered(folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
     drafter, frozen = _models(folder)
-    size = sum(parameter.numel() for parameter in drafter.parameters())
+    size = sum(parameter.numel() for parameter in drafter.model.parameters())
     judged = lora.LowRankTraining(frozen, drafter, 1, clips, wanted, preset.packed)
     whole = {"calibration": judged.agreement(clips, wanted), "parameters": size}
     yield ("low-rank",), {"runs": runs, "whole": whole}
 
 
-def _models(folder: Path) -> tuple[EventGpt, FrozenTarget]:
+def _models(folder: Path) -> tuple[FrozenDrafter, FrozenTarget]:
     """The models of a pair as trainings take them."""
-    target = FrozenTarget(load_video_llava(folder / "target"), Questions.of_pair(folder))
-    return load_eventgpt(folder / "drafter"), target
+    before = Questions.of_pair(folder).prefix()
+    return FrozenDrafter(load_eventgpt(folder / "drafter"), before), FrozenTarget(load_video_llava(folder / "target"), before)
 
 
 def _join(first: Found, other: Found) -> None:
