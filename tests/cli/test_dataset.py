@@ -10,6 +10,7 @@ import pytest
 import trees
 
 from eventspec.cli import run
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import read_questions
 
@@ -159,3 +160,26 @@ def test_questions_that_cannot_be_written_are_one_line(
     monkeypatch.chdir(tmp_path)
     assert says in line(capsys, "questions", *words, "--out", "qa.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([words[0], "empty"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench", "compare", "--method", "prior", "--out", "rows.jsonl"),
+        ("plan", "--tokens", "20"),
+        ("train", "mixture", "--out", "mixed"),
+        ("train", "heads", "--target", str(DATA / "pairs/nano/target"), "--out", "heads"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_refuses_a_window_outside_its_recording_before_a_model_is_loaded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"recording": "example:street", "question": "?", "answer": "-", "window": [10**12, None]}
+    (tmp_path / "qa.jsonl").write_text(json.dumps({**row, "window": None}) + "\n" + json.dumps(row) + "\n")
+    for loads in ("eventspec.pairs.load_pair", "eventspec.pairs.load_folders"):
+        monkeypatch.setattr(loads, lambda *_, **__: pytest.fail("a model is loaded"))
+    assert run([*words, "--questions", "qa.jsonl"]) == 2
+    assert "qa.jsonl, line 2: street_scene: the window from 1000000000000 us on is outside" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["qa.jsonl"]

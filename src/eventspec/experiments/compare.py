@@ -291,9 +291,9 @@ def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
     """BadInput, before anything is timed, when the target sees frames and some recording has none."""
     if pair.parts.target_needs != "frames":
         return
-    blind = [path for path in recordings.paths if not len(recordings.real(path).video or ())]
+    blind = [question for question in recordings.asked if not recordings.frames(question)]
     if blind:
-        problem = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
+        problem = f"{len(blind)} of {len(recordings.asked)} recordings have no RGB frames, first {blind[0]}"
         raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 

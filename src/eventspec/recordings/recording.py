@@ -165,6 +165,12 @@ class Recording:
             wrong = "is empty" if start == end else "ends before it begins"
         raise BadInput(f"{self.name}: the window {asked} {wrong}: the recording spans {words(span)}, choose a part of that")
 
+    def senses_in(self, window: Window) -> frozenset[str]:
+        """The senses of which something lies in the window; of a long file no more is read than tells it."""
+        found = {"events": self.events is not None and self.events.has(window)}
+        found["frames"] = self.video is not None and len(self.video.slice(window)) > 0
+        return frozenset(sense for sense, there in found.items() if there)
+
     def slice(self, window: Window | None) -> Recording:
         """Events and frames of a window on this recording's clock, as views; None is the whole recording.
 
