@@ -92,9 +92,9 @@ class Recordings:
             if other.recording != question.recording:
                 return other
         whole = self._whole(question)
-        own = whole.window(*(question.window or (None, None)))
-        for other in others if own is not None else ():
-            if not overlap(own, whole.window(*(other.window or (None, None)))):
+        own, *theirs = (whole.window(*(one.window or (None, None))) or whole.span for one in (question, *others))
+        for other, window in zip(others, theirs, strict=True):
+            if not overlap(own, window):
                 return other
         raise BadInput("shuffled events need at least two recordings, or two windows of one that share no moment")
 

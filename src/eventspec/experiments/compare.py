@@ -21,7 +21,7 @@ from eventspec.costs.fit import session_of
 from eventspec.engine.distribution import allowed
 from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
-from eventspec.experiments.arms import Arm, Opening, Recordings, ask, interleaved
+from eventspec.experiments.arms import Arm, Recordings, ask, interleaved
 from eventspec.experiments.figures import Row, summary
 from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, check_arms, with_events
 from eventspec.experiments.rows import RowFile, beside, check_place
@@ -33,7 +33,7 @@ from eventspec.pairs import Pair, warm_up
 from eventspec.pairs.methods import drafting_by
 from eventspec.pairs.names import EVENT_METHOD, LOSSY, USUAL_MAPPING, name_and_choice
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Question
+from eventspec.recordings.qa import Opening, Question
 
 Progress = Callable[[int, int], None]
 
