@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventspec.core import BadInput
-from eventspec.recordings import Recording, activitynet_qa, datasets, eventgpt_json, write_native
+from eventspec.recordings import Recording, activitynet_qa, conversations, datasets, eventgpt_json, write_native
 from eventspec.recordings.qa import read_questions
 
 
@@ -98,7 +98,7 @@ def test_half_a_split_is_refused_and_reported(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- EventGPT
 def test_every_turn_is_a_question_without_the_mark_of_the_events(tmp_path: Path) -> None:
-    found = eventgpt_json.questions(trees.eventgpt(tmp_path / "data"))
+    found = eventgpt_json.KIND.questions(trees.eventgpt(tmp_path / "data"))
     assert [(row.recording.name, row.kind, row.question, row.answer, row.id) for row in found.rows] == [
         ("000000.npy", "instruction", "What is there?", "A road.", "a"),
         ("000001.npy", "instruction", "What moves?", "A car.", "b/0"),
@@ -112,10 +112,10 @@ def test_event_files_may_lie_elsewhere(tmp_path: Path) -> None:
     root = trees.eventgpt(tmp_path / "data")
     (root / "event_npy").mkdir()
     (root / "interlaken_00_a").rename(root / "event_npy/interlaken_00_a")
-    assert len(eventgpt_json.questions(root / "instructions.json").rows) == 3
+    assert len(eventgpt_json.KIND.questions(root / "instructions.json").rows) == 3
     (root / "event_npy").rename(tmp_path / "far")
-    assert eventgpt_json.questions(root).rows == () and len(eventgpt_json.questions(root, tmp_path / "far").rows) == 3
-    assert "leave --split out" in refused(eventgpt_json.questions, root, None, "test")
+    assert eventgpt_json.KIND.questions(root).rows == () and len(eventgpt_json.KIND.questions(root, tmp_path / "far").rows) == 3
+    assert "leave --split out" in refused(eventgpt_json.KIND.questions, root, None, "test")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_event_files_may_lie_elsewhere(tmp_path: Path) -> None:
 def test_conversations_of_another_shape_are_refused(tmp_path: Path, change: Any, told: str) -> None:
     root = trees.eventgpt(tmp_path / "data")
     rewritten(root / "instructions.json", lambda rows: change(rows) and None)
-    assert told in refused(eventgpt_json.questions, root)
-    assert told in eventgpt_json.inspect(root).wrong[0]
+    assert told in refused(eventgpt_json.KIND.questions, root)
+    assert told in eventgpt_json.KIND.inspect(root).wrong[0]
 
 
 TEXTS = st.text(min_size=1, max_size=12).filter(lambda text: bool(text.replace("<event>", "").strip()))
@@ -166,7 +166,7 @@ def test_whatever_is_said_comes_back_turn_by_turn(
         for turns in said
     ]
     (root / "x.json").write_text(json.dumps(records))
-    rows = eventgpt_json.questions(root).rows
+    rows = eventgpt_json.KIND.questions(root).rows
     assert [row.question for row in rows] == [turn[0].replace("<event>", "").strip() for turns in said for turn in turns]
     assert [row.answer for row in rows] == [turn[1].replace("<event>", "").strip() for turns in said for turn in turns]
 
@@ -193,7 +193,7 @@ def test_deep_nesting_and_torn_json_are_one_line(tmp_path: Path) -> None:
     root = trees.eventgpt(tmp_path / "data")
     for text in ("[" * 100_000, '[{"event_data": ', "\xff"):
         (root / "instructions.json").write_text(text)
-        assert "is not readable JSON" in refused(eventgpt_json.records, root / "instructions.json")
+        assert "is not readable JSON" in refused(conversations.records, root / "instructions.json")
 
 
 def test_a_line_of_json_ends_with_its_line_feed_only(tmp_path: Path) -> None:
