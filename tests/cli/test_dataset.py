@@ -109,7 +109,7 @@ def test_questions_about_events_alone_are_refused_by_a_target_that_sees_frames(
     assert page.count(": has no frames") == 2
 
 
-@pytest.mark.parametrize(("kind", "questions", "recordings"), [("activitynet-qa", 4, 2), ("eventgpt", 3, 2)])
+@pytest.mark.parametrize(("kind", "questions", "recordings"), [("activitynet-qa", 4, 2), ("eventgpt", 3, 2), ("llava", 4, 3)])
 def test_questions_are_rows_that_compare_reads(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str, questions: int, recordings: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_questions_are_rows_that_compare_reads(
     assert len(rows) == questions and all(list(row) == ["recording", "kind", "question", "answer", "id"] for row in rows)
     assert all(row["recording"].startswith("../data/") for row in rows)  # the two folders may move together
     asked = read_questions(tmp_path / "out/qa.jsonl", None)
-    assert {Recording.open(question.recording).source_format for question in asked} <= {"video", "eventgpt-npy"}
+    assert {Recording.open(question.recording).source_format for question in asked} <= {"video", "image", "eventgpt-npy"}
     assert "exists already" in line(capsys, "questions", tmp_path / "data", "--out", tmp_path / "out/qa.jsonl")
 
 
@@ -145,7 +145,7 @@ def test_questions_about_simulated_events_are_about_whole_recordings(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("dsec",), "DSEC has no questions: those with questions are activitynet-qa, eventgpt"),
+        (("dsec",), "DSEC has no questions: those with questions are activitynet-qa, eventgpt, llava"),
         (("activitynet-qa", "--split", "dev"), "has no dev_q.json: choose one of train, val, test"),
         (("activitynet-qa", "--recordings", "none"), "none: no such folder of recordings"),
         (("activitynet-qa", "--recordings", "empty"), "3 recordings are missing, first v_abcdefghijk"),

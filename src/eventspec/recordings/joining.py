@@ -45,7 +45,8 @@ class Match(NamedTuple):
     why: str | None = None
     detail: str = ""
 
-    def __str__(self) -> str:
+    def line(self) -> str:
+        """Why it is not joined."""
         more = f" ({self.detail})" if self.detail else ""
         return f"{self.file.parent.name}/{self.file.name}: {REASONS[self.why or 'not_found']}{more}"
 
@@ -91,7 +92,7 @@ def inspect(files: Sequence[Path], folder: Path, missing: Iterable[str]) -> Repo
 
 def lines_of(matched: Mapping[Path, Match]) -> list[str]:
     """A line for each file that is not joined."""
-    return [str(match) for match in matched.values() if match.why is not None]
+    return [match.line() for match in matched.values() if match.why is not None]
 
 
 def notes_of(matched: Mapping[Path, Match]) -> tuple[str, ...]:

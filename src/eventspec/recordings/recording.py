@@ -50,7 +50,7 @@ class Recording:
         fps: float | None = None,
         drop_outside: bool = False,
     ) -> Recording:
-        """Open an event file, a video, an image, a folder of images, a sequence in DSEC's or the event-camera data set's layout, a
+        """Open an event file, a video, an image, a folder of images, a sequence of DSEC's or the event-camera data set's, a
         native folder, or a bundled clip as "example:street" or "example:davis"; seen from its content.
 
         `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times. Events
