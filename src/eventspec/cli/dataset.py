@@ -29,7 +29,7 @@ Kind = Annotated[
     str | None, typer.Option(help="dsec, mvsec, activitynet-qa, eventgpt or llava (default: seen from the content).")
 ]
 Recordings = Annotated[
-    Path | None, options.path("Folder of the videos, recordings or event files, if not in the data set's own.")
+    Path | None, options.path("Folder of the videos, images, recordings or event files, if not in the data set's own.")
 ]
 Dsec = Annotated[
     Path | None,

@@ -70,6 +70,7 @@ def asked_of(
     if layout is None and kind is None:
         if recordings is not None or dsec_folder is not None:
             raise BadInput(f"{path}: is a recording, --recordings and --dsec are for data sets: leave them out")
+        Recording.open(path)  # or it is none
         name, places, missing = "recording", [path], list[str]()
     else:
         layout = layout_of(path, kind)

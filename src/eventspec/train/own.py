@@ -26,6 +26,7 @@ from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_folders
+from eventspec.recordings import Recording
 from eventspec.recordings.qa import Ends, Question, read_questions
 from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
@@ -172,19 +173,22 @@ def _key(question: Question) -> Key:
 def target_answers(pair: Pair, source: Path, questions: Sequence[Question], out: Answers, report: Report) -> list[Example]:
     """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
     asked again. BadInput names the line of a question that cannot be asked; where no answer can be learned from."""
-    asked: dict[tuple[Path, Ends | None], list[Question]] = {}
-    for question in questions:
-        if _key(question) not in out.known:
-            asked.setdefault(question.seen, []).append(question)
-    done = len(questions) - sum(map(len, asked.values()))
-    for several in asked.values():
+    asked: dict[Path, dict[Ends | None, list[Question]]] = {}
+    lacking = [question for question in questions if _key(question) not in out.known]
+    for question in lacking:
+        asked.setdefault(question.recording, {}).setdefault(question.window, []).append(question)
+    done = len(questions) - len(lacking)
+    for path, windows in asked.items():
+        question = next(iter(windows.values()))[0]
         try:
-            question = several[0]
-            context = pair.open(question.open())  # its pictures are encoded once
-            for question in several:
-                out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
-                done += 1
-                report("answer", done / len(questions), {})
+            recording = Recording.open(path)
+            for several in windows.values():
+                question = several[0]
+                context = pair.open(question.cut(recording))  # its pictures are encoded once
+                for question in several:
+                    out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
+                    done += 1
+                    report("answer", done / len(questions), {})
         except BadInput as error:
             raise BadInput(f"{source}, line {question.line}: {error}") from None
     pair.workers.drain()
