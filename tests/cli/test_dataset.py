@@ -10,6 +10,7 @@ import pytest
 import trees
 
 from eventspec.cli import run
+from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import read_questions
 
@@ -108,7 +109,7 @@ def test_questions_about_events_alone_are_refused_by_a_target_that_sees_frames(
     assert page.count(": has no frames") == 2
 
 
-@pytest.mark.parametrize(("kind", "questions", "recordings"), [("activitynet-qa", 4, 2), ("eventgpt", 3, 2)])
+@pytest.mark.parametrize(("kind", "questions", "recordings"), [("activitynet-qa", 4, 2), ("eventgpt", 3, 2), ("llava", 4, 3)])
 def test_questions_are_rows_that_compare_reads(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str, questions: int, recordings: int
 ) -> None:
@@ -121,7 +122,7 @@ def test_questions_are_rows_that_compare_reads(
     assert len(rows) == questions and all(list(row) == ["recording", "kind", "question", "answer", "id"] for row in rows)
     assert all(row["recording"].startswith("../data/") for row in rows)  # the two folders may move together
     asked = read_questions(tmp_path / "out/qa.jsonl", None)
-    assert {Recording.open(question.recording).source_format for question in asked} <= {"video", "eventgpt-npy"}
+    assert {Recording.open(question.recording).source_format for question in asked} <= {"video", "image", "eventgpt-npy"}
     assert "exists already" in line(capsys, "questions", tmp_path / "data", "--out", tmp_path / "out/qa.jsonl")
 
 
@@ -144,7 +145,7 @@ def test_questions_about_simulated_events_are_about_whole_recordings(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("dsec",), "DSEC has no questions: those with questions are activitynet-qa, eventgpt"),
+        (("dsec",), "DSEC has no questions: those with questions are activitynet-qa, eventgpt, llava"),
         (("activitynet-qa", "--split", "dev"), "has no dev_q.json: choose one of train, val, test"),
         (("activitynet-qa", "--recordings", "none"), "none: no such folder of recordings"),
         (("activitynet-qa", "--recordings", "empty"), "3 recordings are missing, first v_abcdefghijk"),
@@ -159,3 +160,118 @@ def test_questions_that_cannot_be_written_are_one_line(
     monkeypatch.chdir(tmp_path)
     assert says in line(capsys, "questions", *words, "--out", "qa.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([words[0], "empty"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench", "compare", "--method", "prior", "--out", "rows.jsonl"),
+        ("plan", "--tokens", "20"),
+        ("train", "mixture", "--out", "mixed"),
+        ("train", "heads", "--target", str(DATA / "pairs/nano/target"), "--out", "heads"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_refuses_a_window_outside_its_recording_before_a_model_is_loaded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"recording": "example:street", "question": "?", "answer": "-", "window": [10**12, None]}
+    (tmp_path / "qa.jsonl").write_text(json.dumps({**row, "window": None}) + "\n" + json.dumps(row) + "\n")
+    for loads in ("eventspec.pairs.load_pair", "eventspec.pairs.load_folders"):
+        monkeypatch.setattr(loads, lambda *_, **__: pytest.fail("a model is loaded"))
+    assert run([*words, "--questions", "qa.jsonl"]) == 2
+    assert "qa.jsonl, line 2: street_scene: the window from 1000000000000 us on is outside" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["qa.jsonl"]
+
+
+def test_event_files_are_asked_about_with_the_frames_of_their_sequences(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees.dsec(tmp_path / "DSEC")
+    trees.cut_of_dsec(tmp_path / "cut")
+    monkeypatch.chdir(tmp_path)
+    page = told(capsys, "verify", "cut", "--dsec", "DSEC")[0]
+    assert "interlaken_00_c    event_files 3   joined 3" in page
+    assert "thun_01_a          event_files 2   joined 1   not_found 1" in page
+    assert "  thun_01_a/000001.npy: no window of its sequence holds these events" in page
+    out, notes = told(capsys, "questions", "cut", "--dsec", "DSEC", "--out", "qa.jsonl")
+    assert out == "qa.jsonl: 4 questions about 4 windows of 2 recordings\n"
+    assert "note: 2 recordings are missing or not joined: their questions are left out\n" in notes
+    assert "note: 4 of 6 event files are joined with their sequences; 1: no window" in notes
+    first = json.loads((tmp_path / "qa.jsonl").read_text().splitlines()[0])
+    begin = trees.START_US
+    assert first["recording"] == "DSEC/train/interlaken_00_c"
+    assert first["window"] == [begin, begin + trees.FRAME_US]
+    (tmp_path / "ask.txt").write_text("What moves?\n")
+    words = ("questions", "cut", "--dsec", "DSEC", "--ask", "ask.txt", "--out", "asked.jsonl", "--json")
+    found = json.loads(told(capsys, *words)[0])
+    assert (found["questions"], found["windows"], found["left_out"], len(found["missing"])) == (4, 4, 0, 2)
+
+
+def test_a_recording_is_cut_into_windows_that_a_comparison_asks_about(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventspec.pairs.warm_up", lambda pair, only=(): pair)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ask.txt").write_text("What is ahead?\n")
+    words = ("questions", "example:street", "--ask", "ask.txt", "--window", "0.4s", "--stride", "200ms", "--out", "qa.jsonl")
+    assert told(capsys, *words)[0] == "qa.jsonl: 3 questions about 3 windows of 1 recordings\n"
+    asked = read_questions(tmp_path / "qa.jsonl")
+    starts = [question.window[0] for question in asked if question.window is not None and question.window[0] is not None]
+    assert [start - starts[0] for start in starts] == [0, 200_000, 400_000]
+    methods = ("--method", "autoregressive", "--method", "prior", "--max-new-tokens", "8")
+    assert run(["bench", "compare", "--questions", "qa.jsonl", *methods, "--out", "rows.jsonl"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["window"] for row in rows[::2]] == [list(question.window or ()) for question in asked]
+    assert {row["answer"] for row in rows} == {""}
+
+
+def test_images_and_conversations_become_questions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    root = trees.llava(tmp_path / "data")
+    page, notes = told(capsys, "questions", root, "--out", tmp_path / "qa.jsonl")
+    assert page == f"{tmp_path / 'qa.jsonl'}: 4 questions about 3 recordings\n"
+    assert "note: 1 recordings are missing" in notes
+    assert "note: 1 records are text alone" in notes
+    assert "files 3   of 4" in told(capsys, "verify", root)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((".", "--window", "1s"), "--window and --stride cut recordings that --ask asks about: give --ask"),
+        ((".", "--stride", "1s"), "--window and --stride cut recordings that --ask asks about: give --ask"),
+        (("example:street", "--ask", "ask.txt", "--stride", "1s"), "--stride is from one window to the next: give --window"),
+        (
+            ("example:street", "--ask", "ask.txt", "--window", "0"),
+            "--window 0 is no length of time: give one such as 1s",
+        ),
+        (("example:street", "--ask", "ask.txt", "--window", "-1s"), "--window -1s is no length"),
+        (("example:street", "--ask", "ask.txt", "--window", "nans"), "--window nans is no length"),
+        (("example:street", "--ask", "ask.txt", "--window", "1s", "--stride", "1min"), "--stride 1min is no length"),
+        (("example:street", "--ask", "ask.txt", "--window", "2s"), "less than one window of 2000000"),
+        (("example:street", "--ask", "ask.txt", "--window", "9" * 40), "is no length of time"),
+        (("example:street", "--ask", "ask.txt", "--split", "val"), "--split chooses the questions of a data set"),
+        (("example:street", "--ask", "ask.txt", "--dsec", "dsec"), "is a recording, --recordings and --dsec are for data sets"),
+        (("example:road", "--ask", "ask.txt"), "there is no example:road"),
+        (("none", "--ask", "ask.txt"), "none: no such file"),
+        (("example:street", "--ask", "none.txt"), "none.txt: no such file"),
+        (("example:street", "--ask", "empty.txt"), "empty.txt: the file is empty"),
+        (("dsec", "--ask", "ask.txt", "--recordings", "dsec"), "DSEC has its own recordings: leave --recordings out"),
+        (("dsec", "--ask", "ask.txt", "--kind", "coco"), "kind 'coco' is unknown"),
+        (("cut", "--dsec", "none"), "none: no such folder of DSEC sequences"),
+        (("cut", "--dsec", "cut"), "cut: has no DSEC sequence"),
+        (("cut", "--dsec", "dsec", "--ask", "ask.txt", "--window", "1s"), "--dsec finds the windows that event files are"),
+        (("dsec", "--dsec", "dsec"), "is DSEC, --dsec is for event files of EventGPT's"),
+    ],
+)
+def test_windows_and_joins_that_cannot_be_are_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    trees.dsec(tmp_path / "dsec")
+    trees.cut_of_dsec(tmp_path / "cut")
+    (tmp_path / "ask.txt").write_text("What is ahead?\n")
+    (tmp_path / "empty.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert says in line(capsys, "questions", *words, "--out", "qa.jsonl")
+    assert not (tmp_path / "qa.jsonl").exists()

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from eventspec.core import BadInput, Sampling
+from eventspec.ask import generate
+from eventspec.core import BadInput, Sampling, Window
 from eventspec.engine.drafts import Drafts
 from eventspec.experiments import arms
 from eventspec.experiments.arms import Recordings
@@ -284,24 +285,24 @@ def test_shuffled_events_are_another_recordings_on_this_clock() -> None:
     asked = [Question(str(i), CLIPS / name, "?", "?") for i, name in enumerate(("street_scene", "davis346_traffic_1s"))]
     opened = Recordings(asked)
     for question in asked:
-        mixed = opened.get(question.recording, "shuffled")
-        real = opened.real(question.recording)
+        mixed = opened.get(question, "shuffled")
+        real = opened.real(question)
         assert mixed.events is not None
         assert real.events is not None
         assert len(mixed.events) != len(real.events)
         assert mixed.video is real.video
-        foreign = opened.get(next(q.recording for q in asked if q is not question))
+        foreign = opened.get(next(q for q in asked if q is not question))
         assert foreign.events is not None
         assert mixed.events.t[0] - real.span.start_us == foreign.events.t[0] - foreign.span.start_us
-    spread, again = (opened.get(asked[0].recording, "scattered").events for _ in range(2))
-    own = opened.real(asked[0].recording).events
+    spread, again = (opened.get(asked[0], "scattered").events for _ in range(2))
+    own = opened.real(asked[0]).events
     assert own is not None
     assert spread is not None
     assert again is not None
     assert spread.t.tolist() == own.t.tolist()
     assert spread.x.tolist() != own.x.tolist()
     assert again.x.tolist() == spread.x.tolist(), "the same every time"
-    silent = opened.get(asked[0].recording, "blank")
+    silent = opened.get(asked[0], "blank")
     assert silent.events is not None
     assert len(silent.events) == 0
 
@@ -316,7 +317,7 @@ def test_unknown_controls_and_lonely_recordings_are_refused(nano: Pair) -> None:
         ):
             arms_of(nano, ["autoregressive", "prior"], events)
     with pytest.raises(BadInput, match="two recordings"):
-        Recordings(asked).get(asked[0].recording, "shuffled")
+        Recordings(asked).get(asked[0], "shuffled")
 
 
 def test_questions_are_spread_over_the_recordings(tmp_path: Path) -> None:
@@ -335,6 +336,26 @@ def test_question_files_name_the_line_that_is_wrong(tmp_path: Path) -> None:
     path.write_text('{"recording": "a", "question": "b", "answer": "c"}\nnonsense\n')
     with pytest.raises(BadInput, match="line 2"):
         read_questions(path, None)
+
+
+def test_questions_about_windows_are_answered_about_them_and_rows_say_so(nano: Pair, tmp_path: Path) -> None:
+    asked = [
+        Question("1", CLIPS / "street_scene", "Describe the scene.", "", window=(0, 300_000)),
+        Question("2", CLIPS / "street_scene", "Describe the scene.", "", window=(600_000, None)),
+    ]
+    out, sampling = tmp_path / "rows.jsonl", Sampling(max_new_tokens=16)
+    methods = ["autoregressive", "cross-modal"]
+    wanted = Comparison(nano, asked, methods, sampling, ["real", "shuffled"], look=False)
+    found = compare(wanted, out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["window"] for row in rows[::3]] == [[0, 300_000], [600_000, None]]
+    assert found["methods"]["autoregressive"]["exact_match"] is None, "no right answer is known"
+    assert (found["n"], found["recordings"]) == (2, 1)
+    for row, window in ((rows[0], Window(0, 300_000)), (rows[3], Window(600_000, 1_000_000))):
+        alone = generate(nano, CLIPS / "street_scene", row["question"], "autoregressive", window, sampling)
+        assert row["token_ids"] == alone.token_ids
+    with pytest.raises(BadInput, match="holds question 1, which is not asked"):
+        compare(replace(wanted, questions=[replace(asked[0], window=(0, 310_000)), asked[1]]), out, resume=True)
 
 
 @pytest.mark.parametrize("contexts", [pytest.param(["warm"], marks=pytest.mark.long), ["cold", "live"]])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventspec.core import BadInput
-from eventspec.recordings import Recording, activitynet_qa, datasets, eventgpt_json, write_native
+from eventspec.recordings import Recording, activitynet_qa, conversations, datasets, eventgpt_json, llava_json, write_native
 from eventspec.recordings.qa import read_questions
 
 
@@ -98,7 +98,7 @@ def test_half_a_split_is_refused_and_reported(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- EventGPT
 def test_every_turn_is_a_question_without_the_mark_of_the_events(tmp_path: Path) -> None:
-    found = eventgpt_json.questions(trees.eventgpt(tmp_path / "data"))
+    found = eventgpt_json.KIND.questions(trees.eventgpt(tmp_path / "data"))
     assert [(row.recording.name, row.kind, row.question, row.answer, row.id) for row in found.rows] == [
         ("000000.npy", "instruction", "What is there?", "A road.", "a"),
         ("000001.npy", "instruction", "What moves?", "A car.", "b/0"),
@@ -112,10 +112,10 @@ def test_event_files_may_lie_elsewhere(tmp_path: Path) -> None:
     root = trees.eventgpt(tmp_path / "data")
     (root / "event_npy").mkdir()
     (root / "interlaken_00_a").rename(root / "event_npy/interlaken_00_a")
-    assert len(eventgpt_json.questions(root / "instructions.json").rows) == 3
+    assert len(eventgpt_json.KIND.questions(root / "instructions.json").rows) == 3
     (root / "event_npy").rename(tmp_path / "far")
-    assert eventgpt_json.questions(root).rows == () and len(eventgpt_json.questions(root, tmp_path / "far").rows) == 3
-    assert "leave --split out" in refused(eventgpt_json.questions, root, None, "test")
+    assert eventgpt_json.KIND.questions(root).rows == () and len(eventgpt_json.KIND.questions(root, tmp_path / "far").rows) == 3
+    assert "leave --split out" in refused(eventgpt_json.KIND.questions, root, None, "test")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,57 @@ def test_event_files_may_lie_elsewhere(tmp_path: Path) -> None:
 def test_conversations_of_another_shape_are_refused(tmp_path: Path, change: Any, told: str) -> None:
     root = trees.eventgpt(tmp_path / "data")
     rewritten(root / "instructions.json", lambda rows: change(rows) and None)
-    assert told in refused(eventgpt_json.questions, root)
-    assert told in eventgpt_json.inspect(root).wrong[0]
+    assert told in refused(eventgpt_json.KIND.questions, root)
+    assert told in eventgpt_json.KIND.inspect(root).wrong[0]
+
+
+# ------------------------------------------------------------------------------------------------------------------- LLaVA
+def test_images_and_videos_are_recordings_and_every_turn_is_a_question(tmp_path: Path) -> None:
+    found = llava_json.KIND.questions(trees.llava(tmp_path / "data"))
+    assert [(row.recording.name, row.kind, row.question, row.answer, row.id) for row in found.rows] == [
+        ("000000.png", "instruction", "What is there?", "A road.", "4/0"),
+        ("000000.png", "follow-up", "And left?", "A car.", "4/1"),
+        ("000001.png", "instruction", "What colour?", "Blue.", "2"),
+        ("one.mp4", "instruction", "What moves?", "A square.", "2"),
+    ]
+    assert found.missing == ("coco/gone.png: no image or video of this name (mix.json)",)
+    assert found.notes[:2] == (
+        "1 records are about several files: they are left out",
+        "1 records are text alone: they are left out",
+    )
+    assert "have no events" in found.notes[2]
+    recordings = [Recording.open(row.recording) for row in found.rows]
+    assert [len(recording.video or ()) for recording in recordings] == [1, 1, 1, 4]
+    (part,) = llava_json.KIND.inspect(tmp_path / "data").parts
+    assert part.facts == {"questions": 4, "files": 3, "of": 4}
+
+
+def test_images_may_lie_elsewhere_and_text_alone_is_no_data(tmp_path: Path) -> None:
+    root = trees.llava(tmp_path / "data")
+    (root / "coco").rename(tmp_path / "coco")
+    assert len(llava_json.KIND.questions(root).rows) == 1
+    assert len(llava_json.KIND.questions(root, tmp_path).rows) == 3
+    rewritten(root / "mix.json", lambda rows: rows[-1:])
+    assert "1 records are text alone" in refused(datasets.questions_of, root)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda rows: rows[0].update(image="../x.png"), "record 0: image is '../x.png', which leaves the folder"),
+        (lambda rows: rows[2].update(video="/x.mp4"), "record 2: video is '/x.mp4', which leaves the folder"),
+        (lambda rows: rows[1].update(image=[5]), "record 1: image is [5]: it must be the name of a file, or a list of names"),
+        (lambda rows: rows[1].update(image={"bytes": ""}), "record 1: image is {'bytes': ''}"),
+        (lambda rows: rows[1].update(image=""), "record 1: image is ''"),
+        (lambda rows: rows[0]["conversations"].pop(), "record 0: conversations is ["),
+        (lambda rows: rows[0]["conversations"][0].update(value="<image>"), "value has nothing but <image> or <video>"),
+    ],
+)
+def test_instructions_of_another_shape_are_refused(tmp_path: Path, change: Any, told: str) -> None:
+    root = trees.llava(tmp_path / "data")
+    rewritten(root / "mix.json", lambda rows: change(rows) and None)
+    assert told in refused(llava_json.KIND.questions, root)
+    assert told in llava_json.KIND.inspect(root).wrong[0]
 
 
 TEXTS = st.text(min_size=1, max_size=12).filter(lambda text: bool(text.replace("<event>", "").strip()))
@@ -166,20 +215,22 @@ def test_whatever_is_said_comes_back_turn_by_turn(
         for turns in said
     ]
     (root / "x.json").write_text(json.dumps(records))
-    rows = eventgpt_json.questions(root).rows
+    rows = eventgpt_json.KIND.questions(root).rows
     assert [row.question for row in rows] == [turn[0].replace("<event>", "").strip() for turns in said for turn in turns]
     assert [row.answer for row in rows] == [turn[1].replace("<event>", "").strip() for turns in said for turn in turns]
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from(["activitynet-qa", "eventgpt"]), st.integers(0, 1), st.integers(0, 2), st.text(max_size=14), JSON)
+@given(
+    st.sampled_from(["activitynet-qa", "eventgpt", "llava"]), st.integers(0, 1), st.integers(0, 2), st.text(max_size=14), JSON
+)
 def test_json_of_any_shape_gives_rows_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, kind: str, file: int, index: int, field: str, value: Any
 ) -> None:
     """One field of one record becomes anything; known names are drawn as often as others."""
     root = tmp_path_factory.mktemp("any") / "data"
     trees.TREES[kind](root)
-    path = (root / ("test_q.json", "test_a.json")[file]) if kind == "activitynet-qa" else root / "instructions.json"
+    path = (root / ("test_q.json", "test_a.json")[file]) if kind == "activitynet-qa" else next(root.glob("*.json"))
     known = list(json.loads(path.read_text())[0])
     rewritten(path, lambda rows: rows[index].update({known[len(field)] if len(field) < len(known) else field: value}))
     try:
@@ -193,7 +244,7 @@ def test_deep_nesting_and_torn_json_are_one_line(tmp_path: Path) -> None:
     root = trees.eventgpt(tmp_path / "data")
     for text in ("[" * 100_000, '[{"event_data": ', "\xff"):
         (root / "instructions.json").write_text(text)
-        assert "is not readable JSON" in refused(eventgpt_json.records, root / "instructions.json")
+        assert "is not readable JSON" in refused(conversations.records, root / "instructions.json")
 
 
 def test_a_line_of_json_ends_with_its_line_feed_only(tmp_path: Path) -> None:

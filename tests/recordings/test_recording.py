@@ -226,7 +226,7 @@ def test_names_that_no_file_can_have_are_refused_wherever_they_stand(tmp_path: P
     row = {"event_data": name, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
     (tmp_path / "e.json").write_text(json.dumps([row]))
     asked: list[Callable[[], object]] = [
-        lambda: eventgpt_json.questions(tmp_path / "e.json"),
+        lambda: eventgpt_json.KIND.questions(tmp_path / "e.json"),
         lambda: Recording.open(name),
         lambda: Recording.open(native),
         lambda: read_questions(tmp_path / "qa.jsonl"),
@@ -245,7 +245,7 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path, name: str) -> None:
     row = {"event_data": name, "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
     (tmp_path / "e.json").write_text(json.dumps([row]))
     with pytest.raises(BadInput, match=r"record 0: event_data is .*: name a file inside it"):
-        eventgpt_json.questions(tmp_path / "e.json")
+        eventgpt_json.KIND.questions(tmp_path / "e.json")
 
 
 def test_an_error_is_one_line_whatever_it_quotes() -> None:

@@ -114,4 +114,49 @@ def eventgpt(root: Path) -> Path:
     return root
 
 
-TREES = {"dsec": dsec, "mvsec": mvsec, "activitynet-qa": activitynet_qa, "eventgpt": eventgpt}
+def event_file(path: Path, start_us: int, end_us: int, shift_us: int = 0) -> Path:
+    """What EventGPT cuts of the sequences here, as half-open windows; `shift_us` later than on the sequence's clock."""
+    kept = (EVENTS["t"] >= start_us) & (EVENTS["t"] < end_us)
+    columns = {name: column[kept] for name, column in EVENTS.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encoders.eventgpt_npy(**{**columns, "t": columns["t"] + shift_us}))
+    return path
+
+
+def cut_of_dsec(root: Path) -> Path:
+    """Event files of 50 ms of the sequences in `dsec`, one of them by a clock of its own, and two that belong to none."""
+    for index in range(3):
+        begin = START_US + index * FRAME_US
+        event_file(root / f"interlaken_00_c/{index:06d}.npy", begin, begin + FRAME_US, -begin if index == 1 else 0)
+    event_file(root / "thun_01_a/000000.npy", START_US, START_US + FRAME_US, 7)
+    (root / "thun_01_a/000001.npy").write_bytes(encoders.eventgpt_npy(**encoders.street(50, 640, 480)))
+    event_file(root / "zurich_city_04_a/000000.npy", START_US, START_US + FRAME_US)
+    files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.npy"))
+    said = [{"from": "human", "value": "<event>\nWhat is there?"}, {"from": "gpt", "value": "A road."}]
+    records = [{"id": number, "event_data": file, "conversations": said} for number, file in enumerate(files)]
+    (root / "instructions.json").write_text(json.dumps(records))
+    return root
+
+
+def llava(root: Path) -> Path:
+    """Records about two images and a video that are there, about one that is not, about two at once and about none."""
+
+    def about(*values: str, **what: Any) -> dict[str, Any]:
+        said = [{"from": ("human", "gpt")[index % 2], "value": value} for index, value in enumerate(values)]
+        return {"id": f"{len(values)}", **what, "conversations": said}
+
+    records = [
+        about("<image>\nWhat is there?", "A road.", "And left?", "A car.", image="coco/000000.png"),
+        about("What colour?\n<image>", "Blue.", image=["coco/000001.png"]),
+        about("<video>\nWhat moves?", "A square.", video="clips/one.mp4"),
+        about("<image>\nAnd here?", "Nothing.", image="coco/gone.png"),
+        about("<image><image>\nThe same?", "Yes.", image=["coco/000000.png", "coco/000001.png"]),
+        about("Who are you?", "A model."),
+    ]
+    images(root / "coco", 2)
+    video(root / "videos/clips/one.mp4")
+    (root / "mix.json").write_text(json.dumps(records))
+    return root
+
+
+TREES = {"dsec": dsec, "mvsec": mvsec, "activitynet-qa": activitynet_qa, "eventgpt": eventgpt, "llava": llava}

@@ -12,21 +12,26 @@ import torch
 from tokenizers import Tokenizer
 
 from eventspec.ask.generation import media_of
-from eventspec.core import Trace
+from eventspec.core import BadInput, Trace
 from eventspec.drafters.heads import RECIPES, TargetSizes, family_of
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import load_pair
 from eventspec.pairs.pair_file import DATA
+from eventspec.recordings.qa import Ends, Question
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
 from eventspec.train.data import Branch, Clips, Questions, shuffled
 from eventspec.train.distillation import head_losses, layers_read
 from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
-from eventspec.train.own import Example, RecordedBatches, apart
+from eventspec.train.own import Answers, Example, RecordedBatches, apart, target_answers
 
 QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
 LAYERS = (2, 4)
+
+
+def about(recording: Path, question: str) -> Question:
+    return Question("1", recording, question, "-")
 
 
 class OneClip(Clips):
@@ -44,8 +49,9 @@ def test_a_session_gives_what_the_packed_pass_gives() -> None:
     clip = make_clip(split_seed("test", 3, 0))
     recording, pair = as_recording(clip, "clip"), load_pair("nano", "one")
     target = pair.parts.language_target
-    recorded = RecordedBatches(target, target.language, [Example(Path("clip"), QUESTION, ANSWER)], pair.parts.text_ids)
-    recorded._context = Path("clip"), target.encode(media_of(recording), Trace())
+    asked = about(Path("clip"), QUESTION)
+    recorded = RecordedBatches(target, target.language, [Example(asked, ANSWER)], pair.parts.text_ids)
+    recorded._context = asked.seen, target.encode(media_of(recording), Trace())
     model = load_video_llava(DATA / "pairs/nano/target")
     questions = Questions(Tokenizer.from_file(str(DATA / "pairs/nano/tokenizer.json")))
     answers = {0: [Branch(questions.question(QUESTION), list(ANSWER))]}
@@ -73,7 +79,7 @@ def test_examples_side_by_side_are_each_alone(name: str) -> None:
     target = pair.parts.language_target
     rng = np.random.default_rng(3)
     lengths = {"What is ahead?": 5, "Is anybody crossing the road at the moment?": 9, "Why?": 17}
-    examples = [Example(path, text, tuple(rng.integers(6, 200, length).tolist())) for text, length in lengths.items()]
+    examples = [Example(about(path, text), tuple(rng.integers(6, 200, length).tolist())) for text, length in lengths.items()]
     source = RecordedBatches(target, target.language, examples, pair.parts.text_ids)
     used = tuple(sorted({token for example in examples for token in example.answer}))
     head = new_heads([name], TargetSizes(target.language.config, used, 65))[name].eval()
@@ -100,13 +106,32 @@ def test_examples_side_by_side_are_each_alone(name: str) -> None:
 
 
 def test_what_is_measured_on_was_not_learned_from() -> None:
-    examples = [Example(Path(f"{number % 5}"), "?", (1, 2, 3)) for number in range(20)]
+    examples = [Example(about(Path(f"{number % 5}"), "?"), (1, 2, 3)) for number in range(20)]
     learned, judged = apart(examples)
     assert learned
     assert judged
-    assert not {example.recording for example in learned} & {example.recording for example in judged}
-    same = [Example(Path("one"), "?", (1, 2, 3))] * 3
+    assert not {example.question.recording for example in learned} & {example.question.recording for example in judged}
+    same = [Example(about(Path("one"), "?"), (1, 2, 3))] * 3
     assert apart(same) == (same, same)
+
+
+def test_answers_are_about_windows(tmp_path: Path) -> None:
+    """Each window is answered about by itself, once, and another run finds what was answered."""
+    pair, path, reports = load_pair("nano", "one", fit=False), DATA / "clips/street_scene", list[str]()
+    windows: list[Ends | None] = [(0, 300_000), (600_000, None), None, (0, 300_000)]
+    asked = [replace(about(path, "Describe the scene."), window=window) for window in windows]
+    for run in range(2):
+        known = Answers(tmp_path / "answers.jsonl", "nano", 12)
+        found = target_answers(pair, tmp_path / "qa.jsonl", asked, known, lambda stage, share, row: reports.append(stage))
+        assert [example.question for example in found] == asked
+        assert len(known.known) == 3
+        assert len(reports) == 4 and run in (0, 1)
+    assert len({example.answer for example in found}) > 1, "another part of the recording is another scene"
+    alone = pair.open(asked[1].open()).ask("Describe the scene.", "autoregressive", max_new_tokens=12)
+    assert list(found[1].answer) == alone.token_ids
+    with pytest.raises(BadInput, match=r"qa\.jsonl, line 7: .*outside the recording"):
+        far = replace(asked[0], window=(10**9, None), line=7)
+        target_answers(pair, tmp_path / "qa.jsonl", [far], known, lambda stage, share, row: None)
 
 
 def test_every_example_comes_once_before_one_comes_again() -> None:

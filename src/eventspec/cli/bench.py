@@ -143,7 +143,7 @@ def compare(
     check_arms(methods, controls, contexts)
     settings = options.given_settings(call)
     Sampling(**settings)  # refused before minutes of loading
-    asked = read_questions(questions, limit)
+    asked = read_questions(questions, limit, reading.open)
     _check_places(out, plot, resume, [questions, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)])
 
     with waiting("loading the models"):

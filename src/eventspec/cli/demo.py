@@ -109,7 +109,7 @@ def demo(
         console.print(*sentences, table(rows), LEGEND.format(n=len(rows)), sep="\n", highlight=False, markup=False)
         if html is not None:
             strips = [answered(bench.ask(name, question), name) for name in STRIPS[:2]]
-            recording = bench.recordings.real(question.recording)
+            recording = bench.recordings.real(question)
             chapters.append(Chapter(title, drawn(strips, recording, question.question), sentences, table_rows(rows)))
     first, last = bench.questions
     traces = bench.strips(first)
@@ -123,7 +123,7 @@ def demo(
         write_page(html, chapters, (out / "timeline.svg").read_text(), where)
     console.rule(f"live: {REAL}, replayed in real time")
     with bench.pair.live("auto") as stream:
-        replay = Replay(stream, bench.recordings.real(last.recording), LIVE_SECONDS)
+        replay = Replay(stream, bench.recordings.real(last), LIVE_SECONDS)
         asked = ask_repeatedly(stream, replay, last.question, 0.5, {"max_new_tokens": 64}, quiet=True)
         streamed = report(stream, replay, asked, last.question)
     if as_json:

@@ -70,7 +70,7 @@ Order = Annotated[
     ),
 ]
 DropOutside = Annotated[bool, typer.Option("--drop-outside", help="Drop events outside the sensor; else the file is refused.")]
-WHOLE = "Event file, video, folder of images, DSEC, RPG or native folder; or example:street."
+WHOLE = "Event file, video, image, folder of images, DSEC, RPG or native folder; or example:street."
 WindowText = Annotated[
     str | None,
     typer.Option(

@@ -61,7 +61,7 @@ def _of_pair(
     from eventspec.recordings.qa import read_questions
 
     models.check([BASELINE, *(CHOICES[name][-1] for name in chosen.given)], chosen)
-    given = None if questions is None else read_questions(questions, limit)
+    given = None if questions is None else read_questions(questions, limit, reading.open)
     announced(f"measuring {models.name} here, which takes about half a minute")
     with waiting("loading the models"):
         from eventspec.experiments.stages import measure, street_questions

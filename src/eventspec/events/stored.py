@@ -115,9 +115,16 @@ class StoredStream(EventStream):
         return self
 
     def slice(self, window: Window) -> EventStream:
-        own = Window(window.start_us - self._shift_us, window.end_us - self._shift_us)
-        part = EventStream.joined(self._source.blocks(own), self.width, self.height)
+        part = EventStream.joined(self._source.blocks(self._own(window)), self.width, self.height)
         return part.shifted(self._shift_us) if self._shift_us else part
+
+    def has(self, window: Window) -> bool:
+        """Whether any event lies in the window; it is read up to the first one."""
+        return next(self._source.blocks(self._own(window)), None) is not None
+
+    def _own(self, window: Window) -> Window:
+        """A window on the clock of the file."""
+        return Window(window.start_us - self._shift_us, window.end_us - self._shift_us)
 
     def blocks(self) -> Iterator[EventStream]:
         """The whole stream, block by block, never more than one of them in memory."""

@@ -166,6 +166,10 @@ class EventStream:
         first, last = np.searchsorted(self.t, [window.start_us, window.end_us], side="left")
         return self.take(slice(int(first), int(last)))
 
+    def has(self, window: Window) -> bool:
+        """Whether any event lies in the window."""
+        return len(self.slice(window)) > 0
+
     def blocks(self) -> Iterator[EventStream]:
         """The whole stream in pieces of at most `BLOCK` events, in order: views of the same memory."""
         for start in range(0, len(self), BLOCK):

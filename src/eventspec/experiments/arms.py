@@ -13,13 +13,15 @@ from eventspec.ask.context import ANY_QUESTION
 from eventspec.core import BadInput, Sampling
 from eventspec.engine.method import AnswerTimes, QuestionInfo
 from eventspec.events import EventStream
+from eventspec.events.stored import overlap
 from eventspec.experiments.figures import Row
 from eventspec.experiments.names import CONTEXTS
 from eventspec.pairs import Pair
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Question
+from eventspec.recordings.qa import Ends, Opening, Question
 
-Opening = Callable[[Path], Recording]
+CUT = 8
+"""Windows of recordings that are kept: those of long files are in memory."""
 OTHER_QUESTIONS = (ANY_QUESTION, "Describe the scene.")
 """The question before the one that is timed, in a warm context: the first that is another."""
 
@@ -38,34 +40,63 @@ class Arm:
 
 
 class Recordings:
-    """Opened recordings by path, and what a control makes of their events."""
+    """What questions are about, opened: recordings, or windows of them; and what a control makes of their events."""
 
     def __init__(self, questions: Sequence[Question], opening: Opening = Recording.open) -> None:
-        self.paths = list(dict.fromkeys(q.recording for q in questions))
+        self.asked: list[Question] = list({question.seen: question for question in questions}.values())
         self._opening = opening
         self._opened: dict[Path, Recording] = {}
+        self._cut: dict[tuple[Path, Ends | None], Recording] = {}
 
-    def real(self, path: Path) -> Recording:
-        if path not in self._opened:
-            self._opened[path] = self._opening(path)
-        return self._opened[path]
+    def real(self, question: Question) -> Recording:
+        """The recording of a question, or its window: one object for all questions about it."""
+        if question.window is None:
+            return self._whole(question)
+        if question.seen not in self._cut:
+            self._cut[question.seen] = question.cut(self._whole(question))
+            if len(self._cut) > CUT:
+                del self._cut[next(iter(self._cut))]
+        return self._cut[question.seen]
 
-    def get(self, path: Path, events: str = "real") -> Recording:
+    def frames(self, question: Question) -> int:
+        """How many frames there are to be seen; no event is read for it."""
+        whole = self._whole(question)
+        window = None if question.window is None else whole.window(*question.window)
+        if whole.video is None or window is None:
+            return len(whole.video or ())
+        return len(whole.video.slice(window))
+
+    def _whole(self, question: Question) -> Recording:
+        if question.recording not in self._opened:
+            self._opened[question.recording] = self._opening(question.recording)
+        return self._opened[question.recording]
+
+    def get(self, question: Question, events: str = "real") -> Recording:
         """The recording with its own events, none, those of the next recording, or its own at random pixels."""
-        own = self.real(path)
+        own = self.real(question)
         if events == "real" or own.events is None:
             return own
         if events == "blank":
             return replace(own, events=own.events.empty_copy())
-        place = self.paths.index(path)
+        place = [one.seen for one in self.asked].index(question.seen)
         if events == "scattered":
             return replace(own, events=scattered(own.events, np.random.default_rng(place)))
-        if len(self.paths) < 2:
-            raise BadInput("shuffled events need at least two recordings")
-        other = self.real(self.paths[(place + 1) % len(self.paths)])
+        other = self.real(self._another(question, [*self.asked[place + 1 :], *self.asked[:place]]))
         # Another recording's events on this one's clock: both windows begin at their own start.
         shift = own.span.start_us - other.span.start_us
         return replace(own, events=None if other.events is None else other.events.shifted(shift))
+
+    def _another(self, question: Question, others: Sequence[Question]) -> Question:
+        """The first that is about another recording, else the first about a part of the same one that shares no moment."""
+        for other in others:
+            if other.recording != question.recording:
+                return other
+        whole = self._whole(question)
+        own, *theirs = (whole.window(*(one.window or (None, None))) or whole.span for one in (question, *others))
+        for other, window in zip(others, theirs, strict=True):
+            if not overlap(own, window):
+                return other
+        raise BadInput("shuffled events need at least two recordings, or two windows of one that share no moment")
 
 
 def scattered(stream: EventStream, rng: np.random.Generator) -> EventStream:
@@ -77,7 +108,7 @@ def scattered(stream: EventStream, rng: np.random.Generator) -> EventStream:
 
 def ask(arm: Arm, recordings: Recordings, question: Question, sampling: Sampling) -> Generation:
     """A question ready to run in one arm."""
-    recording = recordings.get(question.recording, arm.events)
+    recording = recordings.get(question, arm.events)
     return generation(arm.pair, recording, question.question, arm.method, None, sampling, may_be_empty=("events",))
 
 
@@ -85,7 +116,7 @@ def ready(arm: Arm, recordings: Recordings, question: Question, sampling: Sampli
     """The same after the work that the arm's context stands for, which is done by then."""
     if arm.context == "cold":
         return ask(arm, recordings, question, sampling)
-    context = arm.pair.open(recordings.get(question.recording, arm.events))
+    context = arm.pair.open(recordings.get(question, arm.events))
     if arm.context == "live":
         context.prepare(arm.method, may_be_empty=("events",))
     else:
@@ -129,7 +160,7 @@ def _recall(arm: Arm, recordings: Recordings, question: Question, sampling: Samp
     choice, times = arm.pair.method(arm.method).choice, row["timing_ms"]
     if choice is None or times["first_committed"] is None or times["decode"] is None:
         return
-    senses = frozenset(recordings.real(question.recording).streams)
+    senses = frozenset(recordings.real(question).streams)
     asked = QuestionInfo(question.question, sampling.max_new_tokens, senses, arm.context != CONTEXTS[0])
     seconds = times["first_committed"] / 1e3, times["decode"] / 1e3
     choice.learn(row["chosen"], asked, AnswerTimes(*seconds, len(row["token_ids"]), row["finish_reason"] == "stop"))
@@ -141,4 +172,5 @@ def _timed(arm: Arm, recordings: Recordings, question: Question, sampling: Sampl
     result = asking.result()
     row: Row = {**result.as_json(), "method": arm.name, "drafter": arm.method, "events": arm.events, "context": arm.context}
     row |= {"question_id": question.id, "recording": question.recording.name, "question": question.question}
-    return {**row, "kind": question.kind, "answer": question.answer}
+    window = None if question.window is None else list(question.window)
+    return {**row, "window": window, "kind": question.kind, "answer": question.answer}

@@ -21,7 +21,7 @@ from eventspec.costs.fit import session_of
 from eventspec.engine.distribution import allowed
 from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
-from eventspec.experiments.arms import Arm, Opening, Recordings, ask, interleaved
+from eventspec.experiments.arms import Arm, Recordings, ask, interleaved
 from eventspec.experiments.figures import Row, summary
 from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, check_arms, with_events
 from eventspec.experiments.rows import RowFile, beside, check_place
@@ -33,7 +33,7 @@ from eventspec.pairs import Pair, warm_up
 from eventspec.pairs.methods import drafting_by
 from eventspec.pairs.names import EVENT_METHOD, LOSSY, USUAL_MAPPING, name_and_choice
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Question
+from eventspec.recordings.qa import Opening, Question
 
 Progress = Callable[[int, int], None]
 
@@ -291,9 +291,9 @@ def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
     """BadInput, before anything is timed, when the target sees frames and some recording has none."""
     if pair.parts.target_needs != "frames":
         return
-    blind = [path for path in recordings.paths if not len(recordings.real(path).video or ())]
+    blind = [question for question in recordings.asked if not recordings.frames(question)]
     if blind:
-        problem = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
+        problem = f"{len(blind)} of {len(recordings.asked)} recordings have no RGB frames, first {blind[0]}"
         raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 

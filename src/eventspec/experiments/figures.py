@@ -32,7 +32,8 @@ def summary(rows: list[Row], names: list[str], where: dict[str, Any]) -> dict[st
 
 
 def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
-    short = [r for r in own if len(r["answer"].split()) <= SHORT_WORDS]
+    known = [r for r in own if r["answer"]]
+    short = [r for r in known if len(r["answer"].split()) <= SHORT_WORDS]
     spoken = [r["speculation"] for r in own]
     vision = [r["vision"] for r in own if r["vision"] is not None]
 
@@ -57,7 +58,7 @@ def _figures(own: list[Row], base: list[Row] | None) -> dict[str, Any]:
         "vision_tokens": sum(v[1] for v in vision) if vision else None,
         "vision_share": ratio_of_sums([v[1] for v in vision], [len(r["token_ids"]) for r in own]) if vision else None,
         "drafts_ready": spoken_ratio("ready_rounds", "drafted_rounds"),
-        "exact_match": mean([float(_right(r)) for r in own]),
+        "exact_match": mean([float(_right(r)) for r in known]),
         "exact_match_short": mean([float(_right(r)) for r in short]),
         "first_provisional_ms": mean(column(own, "first_provisional")),
         "provisional_kept": None if withdrawn is None else 1 - withdrawn,

@@ -128,14 +128,19 @@ class RowFile:
                 raise BadInput(f"{self.path} holds rows of '{arm}', which is none of the methods: give the same, or {_OTHER}")
             _check_settings(self.path, {name: row.get(name) for name in arms[arm]}, arms[arm])
             question = wanted.get(number)
-            asked = None if question is None else (question.recording.name, question.question, question.answer)
-            if (row.get("recording"), row["question"], row["answer"]) != asked:
+            asked = None if question is None else (question.recording.name, question.question, question.answer, question.window)
+            if (row.get("recording"), row["question"], row["answer"], _ends(row.get("window"))) != asked:
                 raise BadInput(f"{self.path} holds question {number}, which is not asked: give the same questions, or {_OTHER}")
         # All arms answer a question before the next one is asked: a run that was cut off leaves one unfinished at most.
         counts = Counter(number for _, number in self.rows)
         if sum(count < len(arms) for count in counts.values()) > 1:
             short = next(arm for arm in arms if sum(name == arm for name, _ in self.rows) < len(counts))
             raise BadInput(f"{self.path} was measured without '{short}': give the same methods, or {_OTHER}")
+
+
+def _ends(window: Any) -> Any:
+    """A row's window as a question has it."""
+    return tuple(window) if isinstance(window, list) else window
 
 
 def _check_settings(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:

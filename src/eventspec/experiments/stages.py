@@ -12,7 +12,7 @@ from typing import Any
 
 from eventspec.core import Budget, Trace
 from eventspec.costs.fit import measure_level, measure_verify, request, session_of
-from eventspec.experiments.arms import Arm, Opening, Recordings, interleaved
+from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
 from eventspec.experiments.figures import Row, column
 from eventspec.experiments.names import BASE
@@ -21,7 +21,7 @@ from eventspec.experiments.statistics import mean, ratio_of_sums
 from eventspec.pairs import Pair
 from eventspec.pairs.names import EVENT_METHOD
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Question, read_questions
+from eventspec.recordings.qa import Opening, Question, read_questions
 from eventspec.scenes.writer import QA_NAME, write_scenes
 
 STREET = ("test", 4_177)

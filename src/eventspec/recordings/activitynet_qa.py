@@ -65,7 +65,9 @@ def questions(path: Path, recordings: Path | None = None, split: str | None = No
     for pair in found:
         asked = _joined(pair, _videos(path, pair.split, recordings))
         missing += _missing(asked, pair.split)
-        rows += [layout.Row(video, *texts) for _, video, *texts in asked if video is not None]
+        rows += [
+            layout.Row(video, kind, question, answer, id) for _, video, kind, question, answer, id in asked if video is not None
+        ]
     videos_only = any(row.recording.is_file() for row in rows)
     return layout.QuestionSet(tuple(rows), tuple(missing), (NO_EVENTS,) if videos_only else ())
 

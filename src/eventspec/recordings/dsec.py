@@ -34,6 +34,11 @@ def is_sequence(folder: Path) -> bool:
     return _events(folder) is not None or _images(folder) is not None
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a sequence has events, frames and the times of these."""
+    return not _lacks(folder)
+
+
 def sequences(path: Path, depth: int = DEPTH) -> Iterator[Path]:
     """The sequence folders at or below a path, in order of name."""
     return (folder for folder in folders(path, depth) if is_sequence(folder)) if path.is_dir() else iter(())

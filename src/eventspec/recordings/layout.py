@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventspec.core import BadInput
+from eventspec.core import BadInput, Window
 from eventspec.files import parsed
 from eventspec.recordings.parts import Contents
 
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One question about one recording, which `Recording.open` opens."""
+    """One question about one recording, which `Recording.open` opens, or about a window of it; answer: None where the target is
+    to give it."""
 
     recording: Path
-    kind: str
+    kind: str | None
     question: str
-    answer: str
+    answer: str | None
     id: str
+    window: Window | None = None
 
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """The rows whose recordings are there; what is missing for the others, and what to know of the recordings."""
+    """The rows whose recordings are there; what is missing for the others, and what to know of the recordings; how many windows
+    are left out because events or frames are missing in them."""
 
     rows: tuple[Row, ...]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class Layout:
 
     ``contents(path)``: its recordings or files, by names and beginnings only. ``inspect(path)`` opens them and never raises for
     what is wrong inside. ``questions(path, recordings, split)``, where it has some, raises BadInput for files it cannot use;
-    `recordings`: a folder with the recordings where they are not in the data set's own.
+    `recordings`: a folder with the recordings where they are not in the data set's own. ``recordings(path, recordings)`` is for
+    a layout whose recordings are there without its questions: their paths, and what is missing.
     """
 
     name: str
@@ -67,6 +72,7 @@ class Layout:
     contents: Callable[[Path], Iterable[Any]]
     inspect: Callable[[Path], Report]
     questions: Callable[[Path, Path | None, str | None], QuestionSet] | None = None
+    recordings: Callable[[Path, Path | None], tuple[list[Path], list[str]]] | None = None
 
     def matches(self, path: Path) -> bool:
         return next(iter(self.contents(path)), None) is not None

@@ -3,17 +3,26 @@ read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eventspec.core import BadInput
 from eventspec.files import parsed
 from eventspec.recordings.examples import PREFIX, place
+from eventspec.recordings.parts import words
+from eventspec.recordings.recording import Recording
+
+Ends = tuple[int | None, int | None]
+"""[start_us, end_us) on a recording's clock; None for an end that is the recording's own."""
+Opening = Callable[[Path], Recording]
 
 
 @dataclass(frozen=True)
 class Question:
-    """One line of a qa.jsonl; line: where it stands in its file, from 1 on; kind: of question, where its file says so."""
+    """One line of a qa.jsonl; answer: "" where its file has none; line: where it stands in its file, from 1 on; kind: of
+    question, where its file says so; window: the part of the recording that is asked about, None for the whole."""
 
     id: str
     recording: Path
@@ -21,6 +30,23 @@ class Question:
     answer: str
     line: int = 0
     kind: str | None = None
+    window: Ends | None = None
+
+    @property
+    def seen(self) -> tuple[Path, Ends | None]:
+        """What is asked about: the same for questions that can share what was read of it."""
+        return self.recording, self.window
+
+    def __str__(self) -> str:
+        return str(self.recording) if self.window is None else f"{self.recording}, window {list(self.window)}"
+
+    def open(self, opening: Opening = Recording.open) -> Recording:
+        """The recording, or its window."""
+        return self.cut(opening(self.recording))
+
+    def cut(self, recording: Recording) -> Recording:
+        """The window of the recording, as views; BadInput for one that is outside it."""
+        return recording if self.window is None else recording.slice(recording.window(*self.window))
 
 
 def check_question(question: str) -> None:
@@ -35,9 +61,10 @@ def check_question(question: str) -> None:
         raise BadInput("the prompt is not valid UTF-8: type it again") from None
 
 
-def read_questions(path: Path, limit: int | None = None) -> list[Question]:
+def read_questions(path: Path, limit: int | None = None, opening: Opening = Recording.open) -> list[Question]:
     """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME"; at most `limit`, spread over the
-    recordings. BadInput names file and line of what is wrong, a recording that is not there too."""
+    recordings. Recordings of which windows are asked about are opened, as they will be, to see what they span. BadInput names
+    file and line of what is wrong, a recording that is not there and a window that is outside its recording too."""
     if not path.is_file():
         wrong = "is no file" if path.exists() else "does not exist"
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
@@ -51,14 +78,17 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
             continue
         try:
             row = parsed(line)
-            texts = [row[name] for name in ("recording", "question", "answer")]
+            texts = [row[name] for name in ("recording", "question")]
+            texts += [row["answer"]] if "answer" in row else []
         except (ValueError, KeyError, TypeError, IndexError):
             texts = []
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts recording, question and answer")
+            wanted = "recording and question, and answer where it is known"
+            raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts {wanted}")
         kind = row.get("kind") if isinstance(row.get("kind"), str) else None
         recording = Path(texts[0]) if texts[0].startswith(PREFIX) else path.parent / texts[0]
-        question = Question(f"{number:06d}", recording, texts[1], texts[2], number, kind)
+        answer, window = "".join(texts[2:]), _window(row.get("window"), f"{path}, line {number}")
+        question = Question(f"{number:06d}", recording, texts[1], answer, number, kind, window)
         found.setdefault(question.recording, []).append(question)
     if not found:
         raise BadInput(f"{path} holds no questions: `eventspec scenes make` writes some")
@@ -73,4 +103,40 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
             raise BadInput(f"{path}, line {question.line}: {error}") from None
         if not there:
             raise BadInput(f"{path}, line {question.line}: the recording {question.recording} does not exist: check its place")
+    _check_windows(path, [question for question in asked if question.window is not None], opening)
     return asked
+
+
+def _window(given: Any, where: str) -> Ends | None:
+    """A window as it stands in a line; None for none, and for one without ends."""
+    if given is None or given == [None, None]:
+        return None
+    if not isinstance(given, list) or len(given) != 2 or not all(_is_time(end) for end in given):
+        wanted = "[start_us, end_us], whole microseconds on the recording's clock, null for an end that is the recording's"
+        raise BadInput(f"{where}: window is {str(given)[:60]}: wanted {wanted}")
+    start, end = given
+    if None not in given and start >= end:
+        wrong = "is empty" if start == end else "ends before it begins"
+        raise BadInput(f"{where}: the window [{start}, {end}) us {wrong}: give its start first")
+    return start, end
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (type(value) is int and abs(value) < 1 << 63)
+
+
+def _check_windows(path: Path, asked: Sequence[Question], opening: Opening) -> None:
+    """BadInput for a window that is outside its recording, or in which nothing was recorded; one is open at a time."""
+    of: dict[Path, list[Question]] = {}
+    for question in asked:
+        of.setdefault(question.recording, []).append(question)
+    for whole, questions in of.items():
+        question = questions[0]
+        try:
+            recording = opening(whole)
+            for question in questions:
+                window = recording.window(*(question.window or (None, None)))
+                if window is not None and not recording.senses_in(window):
+                    raise BadInput(f"{recording.name}: nothing was recorded in the window {words(window)}: choose another")
+        except BadInput as error:
+            raise BadInput(f"{path}, line {question.line}: {error}") from None

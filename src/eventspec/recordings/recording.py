@@ -19,7 +19,7 @@ from eventspec.recordings.arrays import Events, clip_of, stream_of
 from eventspec.recordings.parts import Contents, covering_notes, meeting_notes, words
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import looks_like_video, open_video
-from eventspec.video.images import image_paths, read_image_folder
+from eventspec.video.images import image_paths, looks_like_image, read_image, read_image_folder
 from eventspec.video.stored import read_clip
 
 OWN_ZERO_US = 1_000_000  # a clock that starts within its first second is taken for one that was reset at the start
@@ -30,7 +30,7 @@ class Recording:
     """What a camera pair saw. Either part may be missing.
 
     notes: what the readers assumed or lost, one sentence each; source_format: "aedat4", "eventgpt-npy", "npz", "native-h5",
-    "native", "dsec", "rpg", "video", "images", or two of them joined by "+"; source: where it comes from, "" when
+    "native", "dsec", "rpg", "video", "image", "images", or two of them joined by "+"; source: where it comes from, "" when
     nothing says so.
     """
 
@@ -50,8 +50,8 @@ class Recording:
         fps: float | None = None,
         drop_outside: bool = False,
     ) -> Recording:
-        """Open an event file, a video, a folder of images, a sequence of DSEC's or the event-camera data set's layout, a native
-        folder, or a bundled clip as "example:street" or "example:davis"; seen from its content.
+        """Open an event file, a video, an image, a folder of images, a sequence of DSEC's or the event-camera data set's, a
+        native folder, or a bundled clip as "example:street" or "example:davis"; seen from its content.
 
         `sensor_size` (width, height) is for event files that do not state it, `fps` for image folders without times. Events
         outside the sensor are refused unless `drop_outside`; then a note counts them.
@@ -66,10 +66,11 @@ class Recording:
         family = recognised(path)
         if family is mvsec_h5.FORMAT:
             return _of_contents(mvsec.read_data(path, sensor_size, policy), family.name)
-        if family is None and looks_like_video(path):
+        image = looks_like_image(path)
+        if image or (family is None and looks_like_video(path)):
             if sensor_size is not None:
-                raise _unwanted(path, "a video", "sensor_size")
-            return _of_video(path, "video", open_video(path))
+                raise _unwanted(path, "an image" if image else "a video", "sensor_size")
+            return _of_video(path, "image", read_image(path)) if image else _of_video(path, "video", open_video(path))
         return _of_events(path, open_events(path, sensor_size, *policy))
 
     @classmethod
@@ -165,6 +166,12 @@ class Recording:
             wrong = "is empty" if start == end else "ends before it begins"
         raise BadInput(f"{self.name}: the window {asked} {wrong}: the recording spans {words(span)}, choose a part of that")
 
+    def senses_in(self, window: Window) -> frozenset[str]:
+        """The senses of which something lies in the window; of a long file no more is read than tells it."""
+        found = {"events": self.events is not None and self.events.has(window)}
+        found["frames"] = self.video is not None and len(self.video.slice(window)) > 0
+        return frozenset(sense for sense, there in found.items() if there)
+
     def slice(self, window: Window | None) -> Recording:
         """Events and frames of a window on this recording's clock, as views; None is the whole recording.
 
@@ -204,9 +211,13 @@ def sliding_windows(
     for name, value in (("length_us", length_us), ("step_us", step_us)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadInput(f"{name} is {value!r}: give whole microseconds from 1 on")
-    span = recording.span
+    return map(recording.slice, whole_windows(recording.span, length_us, step_us, partial))
+
+
+def whole_windows(span: Window, length_us: int, step_us: int, partial: bool = False) -> Iterator[Window]:
+    """The windows of a span, as `sliding_windows` cuts them."""
     starts = (start for start in range(span.start_us, span.end_us, step_us) if partial or start + length_us <= span.end_us)
-    return (recording.slice(Window(start, min(start + length_us, span.end_us))) for start in starts)
+    return (Window(start, min(start + length_us, span.end_us)) for start in starts)
 
 
 def _of_folder(path: Path, sensor_size: SensorSize | None, policy: Policy, fps: float | None) -> Recording:

@@ -176,7 +176,7 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
     def asked() -> Iterator[tuple[Recording, str]]:
         if questions is None:
             return street(MOST * PRESETS[preset])
-        return ((Recording.open(question.recording), question.question) for question in questions)
+        return ((question.open(), question.question) for question in questions)
 
     with pair:
         rows = list(judged(pair, asked(), report, count))

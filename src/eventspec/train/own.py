@@ -27,7 +27,7 @@ from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_folders
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Question, read_questions
+from eventspec.recordings.qa import Ends, Question, read_questions
 from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
@@ -64,11 +64,11 @@ def train(
     frame = frame_rows(pair, asked[0])
     # Whatever cannot be trained is refused here: the answers may take hours.
     tried = new_heads(names, TargetSizes(ends.config, (0, 1), frame)).values()
-    probe = RecordedBatches(pair.parts.target, ends, [Example(asked[0].recording, asked[0].question, (0, 1, 0))], text_ids)
+    probe = RecordedBatches(pair.parts.target, ends, [Example(asked[0], (0, 1, 0))], text_ids)
     taps = layers_read(tried, ends.config.num_hidden_layers)
     with torch.no_grad():
         next(probe.batches(np.array([0]), taps, np.random.default_rng(0)))
-    rows = json.dumps([[str(question.recording), question.question] for question in asked])
+    rows = json.dumps([[str(q.recording), q.question, *([q.window] if q.window else [])] for q in asked])
     digest = hashlib.sha256(rows.encode()).hexdigest()[:16]
     whose = fingerprint(ends)
     what = {"target": whose, "max_new_tokens": longest, "preset": preset_name, "heads": names, "questions": digest}
@@ -98,12 +98,12 @@ def train(
 
 def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
     """Those to learn from, and those of other recordings to measure on; the same where there is one recording only."""
-    recordings = list(dict.fromkeys(example.recording for example in answers))
+    recordings = list(dict.fromkeys(example.question.recording for example in answers))
     kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
-    judged = [example for example in answers if example.recording in kept]
+    judged = [example for example in answers if example.question.recording in kept]
     if not judged:
         return answers, answers
-    return [example for example in answers if example.recording not in kept], judged
+    return [example for example in answers if example.question.recording not in kept], judged
 
 
 def frame_rows(pair: Pair, question: Question) -> int:
@@ -111,7 +111,7 @@ def frame_rows(pair: Pair, question: Question) -> int:
     target = pair.parts.target
     if not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
         return 0
-    media = media_of(Recording.open(question.recording))
+    media = media_of(question.open())
     with torch.no_grad():
         begin, end = target.encode(media, Trace()).open(question.question, Sampling(), NO_TAIL, Trace()).prompt().visual
     return (end - begin) // target.encoder.frames
@@ -121,19 +121,18 @@ def frame_rows(pair: Pair, question: Question) -> int:
 class Example:
     """A question about a recording, and the target's own answer in ids, its end included."""
 
-    recording: Path
-    question: str
+    question: Question
     answer: tuple[int, ...]
 
 
 class Answers:
     """Answers of a target (its fingerprint), of up to `longest` tokens, in a file, one JSON object a line; those of another
-    target or length stay there, and are not used. `known`: by recording and question; ends are included."""
+    target or length stay there, and are not used. `known`: by recording, its window and question; ends are included."""
 
     def __init__(self, path: Path, target: str, longest: int) -> None:
         self.path, self.longest = path, longest
         self.of = {"target": target, "max_new_tokens": longest}
-        self.known: dict[tuple[str, str], list[int]] = {}
+        self.known: dict[Key, list[int]] = {}
         if not path.exists():
             return
         whole = [line for line in path.read_text(errors="replace").splitlines() if self._read(line)]
@@ -143,9 +142,11 @@ class Answers:
         """Whether a line is whole: the last one of a run that was cut off is not."""
         try:
             row = parsed(line)
-            key, ids = (row["recording"], row["question"]), row["answer"]
-            if not (all(isinstance(part, str) for part in key) and all(type(token) is int for token in ids)):
+            texts, window, ids = (row["recording"], row["question"]), row.get("window"), row["answer"]
+            if not (all(isinstance(text, str) for text in texts) and all(type(token) is int for token in ids)):
                 return False
+            key: Key = (*texts, None if window is None else tuple(window))
+            hash(key)
         except (ValueError, KeyError, TypeError):
             return False
         if all(row.get(name) == value for name, value in self.of.items()):
@@ -154,36 +155,44 @@ class Answers:
 
     def add(self, question: Question, ids: list[int]) -> None:
         """On disk at once."""
-        key = recording, text = _key(question)
+        key = recording, text, window = _key(question)
         self.known[key] = ids
-        append_row(self.path, {"recording": recording, "question": text, "answer": ids, **self.of})
+        about = {"recording": recording, "question": text, **({} if window is None else {"window": window})}
+        append_row(self.path, {**about, "answer": ids, **self.of})
 
 
-def _key(question: Question) -> tuple[str, str]:
+Key = tuple[str, str, Ends | None]
+"""Of an answer: recording, question and window."""
+
+
+def _key(question: Question) -> Key:
     """Recordings are known by their resolved paths."""
-    return str(question.recording.resolve()), question.question
+    return str(question.recording.resolve()), question.question, question.window
 
 
 def target_answers(pair: Pair, source: Path, questions: Sequence[Question], out: Answers, report: Report) -> list[Example]:
     """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
     asked again. BadInput names the line of a question that cannot be asked; where no answer can be learned from."""
-    asked: dict[Path, list[Question]] = {}
-    for question in questions:
-        if _key(question) not in out.known:
-            asked.setdefault(question.recording, []).append(question)
-    done = len(questions) - sum(map(len, asked.values()))
-    for path, several in asked.items():
+    asked: dict[Path, dict[Ends | None, list[Question]]] = {}
+    lacking = [question for question in questions if _key(question) not in out.known]
+    for question in lacking:
+        asked.setdefault(question.recording, {}).setdefault(question.window, []).append(question)
+    done = len(questions) - len(lacking)
+    for path, windows in asked.items():
+        question = next(iter(windows.values()))[0]
         try:
-            question = several[0]
-            context = pair.open(Recording.open(path))  # its pictures are encoded once
-            for question in several:
-                out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
-                done += 1
-                report("answer", done / len(questions), {})
+            recording = Recording.open(path)
+            for several in windows.values():
+                question = several[0]
+                context = pair.open(question.cut(recording))  # its pictures are encoded once
+                for question in several:
+                    out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
+                    done += 1
+                    report("answer", done / len(questions), {})
         except BadInput as error:
             raise BadInput(f"{source}, line {question.line}: {error}") from None
     pair.workers.drain()
-    answers = [Example(q.recording, q.question, tuple(out.known[_key(q)])) for q in questions]
+    answers = [Example(q, tuple(out.known[_key(q)])) for q in questions]
     usable = [example for example in answers if len(example.answer) >= SHORTEST]
     if not usable:
         raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: heads have nothing to learn")
@@ -198,7 +207,7 @@ class RecordedBatches:
         self, target: Target, ends: LanguageEnds, examples: Sequence[Example], text_ids: TextIds | None = None
     ) -> None:
         self.verifier, self.ends, self.examples, self.text_ids = target, ends, examples, text_ids
-        self._context: tuple[Path, Context] | None = None  # of the latest recording
+        self._context: tuple[tuple[Path, Ends | None], Context] | None = None  # of what was seen latest
         self._kept: dict[tuple[int, tuple[int, ...]], TargetBatch] = {}
         self._room = KEPT
 
@@ -222,8 +231,8 @@ class RecordedBatches:
 
     def _batch(self, example: Example, layers: tuple[int, ...]) -> TargetBatch:
         taps, answer = (*layers, -1), example.answer
-        context = self._opened(example.recording)
-        session = context.open(example.question, Sampling(max_new_tokens=len(answer)), 1, Trace(), taps)
+        context, question = self._opened(example.question), example.question.question
+        session = context.open(question, Sampling(max_new_tokens=len(answer)), 1, Trace(), taps)
         scores = session.score(Proposal.chain(answer[:-1]))
         prompt = session.prompt()
         assert prompt.features is not None
@@ -240,15 +249,15 @@ class RecordedBatches:
         following = torch.cat((rows[1:], self.ends.embed(said[-1:]).float()))
         mask = torch.ones(later, length, dtype=torch.bool, device=device).tril_(prefix)[None, None]
         order = torch.arange(length, device=device)[None]
-        ids = self._ids(example.question, asked, visual, prefix, said)
+        ids = self._ids(question, asked, visual, prefix, said)
         named = {tap: part[None] for tap, part in zip(taps, features, strict=True)}
         own, known = (rows[None], ids[None], following[None], named, logits[None]), loss_mask_of(labels[None])
         return TargetBatch(*own, order, mask, order[:, :later], labels[None], visual, prefix, known)
 
-    def _opened(self, path: Path) -> Context:
+    def _opened(self, question: Question) -> Context:
         """The recording as the target sees it; the latest one is kept."""
-        if self._context is None or self._context[0] != path:
-            self._context = path, self.verifier.encode(media_of(Recording.open(path)), Trace())
+        if self._context is None or self._context[0] != question.seen:
+            self._context = question.seen, self.verifier.encode(media_of(question.open()), Trace())
         return self._context[1]
 
     def _ids(self, question: str, asked: int, visual: int, prefix: int, answer: torch.Tensor) -> torch.Tensor:

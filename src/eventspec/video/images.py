@@ -1,4 +1,4 @@
-"""A folder of images as a video clip."""
+"""A folder of images, or one image, as a video clip."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from eventspec.video.upright import AS_STORED, WORDS, orientation_note, upright,
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
 ORIENTATION = 0x0112  # EXIF's tag
+IMAGE_STARTS = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|RIFF.{4}WEBP|II\*\x00|MM\x00\*", re.DOTALL)
 UNREADABLE = (OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, EOFError, struct.error)
 """What Pillow raises for damaged files (found by fuzzing)."""
 TIMES_FILE = "timestamps.txt"
@@ -30,6 +31,17 @@ def image_paths(folder: Path) -> list[Path]:
     found = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")]
     parts = {path: re.split(r"(\d+)", path.name, flags=re.ASCII) for path in found}
     return sorted(found, key=lambda path: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts[path]])
+
+
+def looks_like_image(path: Path) -> bool:
+    """Whether the first bytes are those of an image, whatever it is called."""
+    with path.open("rb") as file:
+        return IMAGE_STARTS.match(file.read(16)) is not None
+
+
+def read_image(path: Path) -> VideoFile:
+    """One image as a clip of one frame, at time 0."""
+    return read_images([path], np.zeros(1, np.int64), str(path), ("one image: a clip of one frame, at time 0",))
 
 
 def read_image_folder(

@@ -36,7 +36,6 @@ from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
 from eventspec.nn.weights import Place
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.names import folder_named
-from eventspec.recordings import Recording
 
 SMALL = ("massv",)
 """Heads that are small models of their own: they grow no fixed trees."""
@@ -138,7 +137,7 @@ def identity(setup: Setup) -> Iterator[Finding]:
         arms = [replace(arm, name=arm.name.removeprefix("eagle, ")) for arm in heads_of(pair) if arm.method == "eagle"]
         arms = setup.size(arms, arms[:2])
         for number, q in enumerate(questions, 1):
-            tallies = compare_answers(pair, arms, [Trial(q.id, Recording.open(q.recording), q.question, Sampling())])
+            tallies = compare_answers(pair, arms, [Trial(q.id, q.open(), q.question, Sampling())])
             for arm in arms:
                 tally, own = tallies[arm.name], counted.setdefault(arm.name, {"identical": 0, "failed": 0, "drafted": 0})
                 own["identical"] += not tally.different
