@@ -24,7 +24,8 @@ from eventspec.train.data import Branch, Clips, Questions, shuffled
 from eventspec.train.distillation import head_losses, layers_read
 from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
-from eventspec.train.own import Answers, Example, RecordedBatches, apart, target_answers
+from eventspec.train.own import RecordedBatches
+from eventspec.train.workspace import Answers, Example, apart, target_answers
 
 QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
 LAYERS = (2, 4)
@@ -121,7 +122,7 @@ def test_answers_are_about_windows(tmp_path: Path) -> None:
     windows: list[Ends | None] = [(0, 300_000), (600_000, None), None, (0, 300_000)]
     asked = [replace(about(path, "Describe the scene."), window=window) for window in windows]
     for run in range(2):
-        known = Answers(tmp_path / "answers.jsonl", "nano", 12)
+        known = Answers(tmp_path, "nano", 12)
         found = target_answers(pair, tmp_path / "qa.jsonl", asked, known, lambda stage, share, row: reports.append(stage))
         assert [example.question for example in found] == asked
         assert len(known.known) == 3

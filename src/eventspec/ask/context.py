@@ -11,7 +11,7 @@ import numpy as np
 
 from eventspec.ask.generation import DEFAULT_METHOD, Generation, Methods, check_media, media_of, seen_in
 from eventspec.ask.result import Result
-from eventspec.core import BadInput, Context, Drafter, Request, Sampling, Target, Trace, Window
+from eventspec.core import BadInput, Context, Drafter, Proposal, Request, Sampling, Scores, Target, Trace, Window
 from eventspec.engine.drafts import all_of
 from eventspec.engine.policy import NO_TAIL
 from eventspec.recordings import Recording
@@ -69,6 +69,18 @@ class RecordingContext:
     ) -> Iterator[Piece]:
         """Answer a question as text while it grows; as `stream_text`."""
         return self.generation(question, method, sampling, **settings).pieces()
+
+    def reread(self, question: str, answer: Sequence[int], method: str) -> Scores:
+        """What a method's target says of an answer in ids, read in one go: logits float [N, V] before each of its tokens. For
+        those who learn from it."""
+        target = self.pair.method(method).target
+
+        def read() -> Scores:
+            sampling = self.pair.tokens.sampling(Sampling(max_new_tokens=len(answer)))
+            session = self._encoded(target, Trace()).open(question, sampling, 1, Trace())
+            return session.score(Proposal.chain(list(answer[:-1])))
+
+        return self.pair.workers.start("target", read).result()
 
     def prepare(self, method: str = DEFAULT_METHOD, may_be_empty: Collection[str] = ()) -> None:
         """Do what does not depend on a question before there is one: the target and the drafters of a method read the

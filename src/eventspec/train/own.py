@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,20 @@ from eventspec.core import BadInput, Context, Proposal, Sampling, Target, Trace
 from eventspec.drafters.heads import TargetSizes
 from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
 from eventspec.engine.policy import NO_TAIL
-from eventspec.files import parsed, write_text
+from eventspec.files import write_text
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_folders
-from eventspec.recordings import Recording
 from eventspec.recordings.qa import Ends, Question, read_questions
 from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
-from eventspec.train.loop import Report, append_row, last_row, note_run, same_run
+from eventspec.train.loop import Report, last_row, note_run, same_run
+from eventspec.train.workspace import Answers, Example, apart, target_answers
 
-JUDGED = 8
-"""One recording in so many is kept back to measure heads on, at least one where there are two."""
-SHORTEST = 3
-"""Tokens of an answer that anything can be learned from."""
 KEPT = 1 << 29
 """Bytes of batches that are kept, so that the target need not read them again."""
 
@@ -74,7 +70,7 @@ def train(
     what = {"target": whose, "max_new_tokens": longest, "preset": preset_name, "heads": names, "questions": digest}
     same_run(out, what)
     out.mkdir(parents=True, exist_ok=True)
-    answers = target_answers(pair, questions, asked, Answers(out / "answers.jsonl", whose, longest), report)
+    answers = target_answers(pair, questions, asked, Answers(out, whose, longest), report)
     note_run(out, what)  # not before: a question that was refused may be mended
     learned, judged = apart(answers)
     used = tuple(sorted({token for example in learned for token in example.answer}))
@@ -96,16 +92,6 @@ def train(
     return out / "heads"
 
 
-def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
-    """Those to learn from, and those of other recordings to measure on; the same where there is one recording only."""
-    recordings = list(dict.fromkeys(example.question.recording for example in answers))
-    kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
-    judged = [example for example in answers if example.question.recording in kept]
-    if not judged:
-        return answers, answers
-    return [example for example in answers if example.question.recording not in kept], judged
-
-
 def frame_rows(pair: Pair, question: Question) -> int:
     """Visual rows of a frame, for a target of our own that sees frames; else 0."""
     target = pair.parts.target
@@ -115,88 +101,6 @@ def frame_rows(pair: Pair, question: Question) -> int:
     with torch.no_grad():
         begin, end = target.encode(media, Trace()).open(question.question, Sampling(), NO_TAIL, Trace()).prompt().visual
     return (end - begin) // target.encoder.frames
-
-
-@dataclass(frozen=True)
-class Example:
-    """A question about a recording, and the target's own answer in ids, its end included."""
-
-    question: Question
-    answer: tuple[int, ...]
-
-
-class Answers:
-    """Answers of a target (its fingerprint), of up to `longest` tokens, in a file, one JSON object a line; those of another
-    target or length stay there, and are not used. `known`: by recording, its window and question; ends are included."""
-
-    def __init__(self, path: Path, target: str, longest: int) -> None:
-        self.path, self.longest = path, longest
-        self.of = {"target": target, "max_new_tokens": longest}
-        self.known: dict[Key, list[int]] = {}
-        if not path.exists():
-            return
-        whole = [line for line in path.read_text(errors="replace").splitlines() if self._read(line)]
-        write_text(path, "".join(f"{line}\n" for line in whole))
-
-    def _read(self, line: str) -> bool:
-        """Whether a line is whole: the last one of a run that was cut off is not."""
-        try:
-            row = parsed(line)
-            texts, window, ids = (row["recording"], row["question"]), row.get("window"), row["answer"]
-            if not (all(isinstance(text, str) for text in texts) and all(type(token) is int for token in ids)):
-                return False
-            key: Key = (*texts, None if window is None else tuple(window))
-            hash(key)
-        except (ValueError, KeyError, TypeError):
-            return False
-        if all(row.get(name) == value for name, value in self.of.items()):
-            self.known[key] = ids
-        return True
-
-    def add(self, question: Question, ids: list[int]) -> None:
-        """On disk at once."""
-        key = recording, text, window = _key(question)
-        self.known[key] = ids
-        about = {"recording": recording, "question": text, **({} if window is None else {"window": window})}
-        append_row(self.path, {**about, "answer": ids, **self.of})
-
-
-Key = tuple[str, str, Ends | None]
-"""Of an answer: recording, question and window."""
-
-
-def _key(question: Question) -> Key:
-    """Recordings are known by their resolved paths."""
-    return str(question.recording.resolve()), question.question, question.window
-
-
-def target_answers(pair: Pair, source: Path, questions: Sequence[Question], out: Answers, report: Report) -> list[Example]:
-    """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
-    asked again. BadInput names the line of a question that cannot be asked; where no answer can be learned from."""
-    asked: dict[Path, dict[Ends | None, list[Question]]] = {}
-    lacking = [question for question in questions if _key(question) not in out.known]
-    for question in lacking:
-        asked.setdefault(question.recording, {}).setdefault(question.window, []).append(question)
-    done = len(questions) - len(lacking)
-    for path, windows in asked.items():
-        question = next(iter(windows.values()))[0]
-        try:
-            recording = Recording.open(path)
-            for several in windows.values():
-                question = several[0]
-                context = pair.open(question.cut(recording))  # its pictures are encoded once
-                for question in several:
-                    out.add(question, context.ask(question.question, "autoregressive", max_new_tokens=out.longest).token_ids)
-                    done += 1
-                    report("answer", done / len(questions), {})
-        except BadInput as error:
-            raise BadInput(f"{source}, line {question.line}: {error}") from None
-    pair.workers.drain()
-    answers = [Example(q, tuple(out.known[_key(q)])) for q in questions]
-    usable = [example for example in answers if len(example.answer) >= SHORTEST]
-    if not usable:
-        raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: heads have nothing to learn")
-    return usable
 
 
 class RecordedBatches:

@@ -1,0 +1,156 @@
+"""What a user's own target said of recordings, in a folder that all trainings share: its answers, each with the likeliest
+tokens at every place, one JSON object a line. What is there is not asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.ask import RecordingContext
+from eventspec.core import BadInput
+from eventspec.files import parsed, write_text
+from eventspec.pairs import Pair
+from eventspec.pairs.names import BASELINE
+from eventspec.recordings import Recording
+from eventspec.recordings.qa import Ends, Question
+from eventspec.train.loop import Report, append_row
+from eventspec.train.processes import ALONE, Processes
+
+JUDGED = 8
+"""One recording in so many is kept back to measure on, at least one where there are two."""
+SHORTEST = 3
+"""Tokens of an answer that anything can be learned from."""
+TOP = 8
+"""Tokens of every place that are kept."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question about a recording, and the target's own answer in ids, its end included, with the likeliest tokens at every
+    place: int64 [A, TOP] and log-probabilities float32 [A, TOP]."""
+
+    question: Question
+    answer: tuple[int, ...]
+    top_ids: np.ndarray[Any, Any] | None = None
+    top_logs: np.ndarray[Any, Any] | None = None
+
+
+Key = tuple[str, str, Ends | None]
+"""Of an answer: recording, question and window."""
+Said = tuple[list[int], list[list[int]], list[list[float]]]
+"""An answer, the likeliest tokens at every place of it, and their log-probabilities."""
+
+
+class Answers:
+    """Answers of a target (its fingerprint), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
+    process `rank` writes a file of its own, and all are read. Those of another target or length stay there, and are not used.
+    `known`: by recording, its window and question."""
+
+    def __init__(self, folder: Path, target: str, longest: int, rank: int = 0) -> None:
+        self.folder, self.longest = folder, longest
+        self.path = folder / (f"answers-{rank}.jsonl" if rank else "answers.jsonl")
+        self.of = {"target": target, "max_new_tokens": longest}
+        self.known: dict[Key, Said] = {}
+        if self.path.exists():  # the last line of a run that was cut off is half a line
+            lines = self.path.read_text(errors="replace").splitlines()
+            write_text(self.path, "".join(f"{line}\n" for line in lines if _read(line) is not None))
+        self.read()
+
+    def read(self) -> None:
+        """What all processes wrote by now."""
+        for path in sorted(self.folder.glob("answers*.jsonl")):
+            for line in path.read_text(errors="replace").splitlines():
+                if (found := _read(line)) is not None and all(found[2].get(name) == value for name, value in self.of.items()):
+                    self.known[found[0]] = found[1]
+
+    def add(self, question: Question, said: Said) -> None:
+        """On disk at once."""
+        key = recording, text, window = key_of(question)
+        self.known[key] = said
+        about = {"recording": recording, "question": text, **({} if window is None else {"window": window})}
+        answer, ids, logs = said
+        append_row(self.path, {**about, "answer": answer, "top_ids": ids, "top_logs": logs, **self.of})
+
+    def example(self, question: Question) -> Example:
+        """What is known of a question."""
+        answer, ids, logs = self.known[key_of(question)]
+        return Example(question, tuple(answer), np.array(ids, np.int64), np.array(logs, np.float32))
+
+
+def key_of(question: Question) -> Key:
+    """Recordings are known by their resolved paths."""
+    return str(question.recording.resolve()), question.question, question.window
+
+
+def _read(line: str) -> tuple[Key, Said, dict[str, Any]] | None:
+    """A line's key, what was said, and the whole row; None for one that is not whole."""
+    try:
+        row = parsed(line)
+        texts, window = (row["recording"], row["question"]), row.get("window")
+        answer, ids, logs = (row[name] for name in ("answer", "top_ids", "top_logs"))
+        key: Key = (*texts, None if window is None else tuple(window))
+        hash(key)
+        tables = np.array(ids, np.int64).shape == np.array(logs, np.float32).shape == (len(answer), len(ids[0]))
+        whole = tables and all(isinstance(text, str) for text in texts) and all(type(token) is int for token in answer)
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError):
+        return None
+    return (key, (answer, ids, logs), row) if whole else None
+
+
+def target_answers(
+    pair: Pair,
+    source: Path,
+    questions: Sequence[Question],
+    out: Answers,
+    report: Report,
+    processes: Processes = ALONE,
+) -> list[Example]:
+    """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
+    asked again. Several processes share the recordings out. BadInput names the line of a question that cannot be asked; where
+    no answer can be learned from."""
+    lacking = [question for question in questions if key_of(question) not in out.known]
+    asked: dict[Path, dict[Ends | None, list[Question]]] = {}
+    for question in lacking:
+        asked.setdefault(question.recording, {}).setdefault(question.window, []).append(question)
+    done = len(questions) - len(lacking)
+    for path, windows in list(asked.items())[processes.rank :: processes.count]:
+        question = next(iter(windows.values()))[0]
+        try:
+            recording = Recording.open(path)
+            for several in windows.values():
+                question = several[0]
+                context = pair.open(question.cut(recording))  # its pictures are encoded once
+                for question in several:
+                    out.add(question, _said(context, question.question, out.longest))
+                    done += 1
+                    report("answer", done / len(questions), {})
+        except BadInput as error:
+            raise BadInput(f"{source}, line {question.line}: {error}") from None
+    pair.workers.drain()
+    processes.wait()
+    out.read()
+    answers = [out.example(question) for question in questions]
+    usable = [example for example in answers if len(example.answer) >= SHORTEST]
+    if not usable:
+        raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: there is nothing to learn")
+    return usable
+
+
+def _said(context: RecordingContext, question: str, longest: int) -> Said:
+    answer = context.ask(question, BASELINE, max_new_tokens=longest).token_ids
+    logs, ids = context.reread(question, answer, BASELINE).logits.float().log_softmax(-1).topk(TOP)
+    return answer, ids.tolist(), [[round(log, 4) for log in row] for row in logs.tolist()]
+
+
+def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
+    """Those to learn from, and those of other recordings to measure on; the same where there is one recording only."""
+    recordings = list(dict.fromkeys(example.question.recording for example in answers))
+    kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
+    judged = [example for example in answers if example.question.recording in kept]
+    if not judged:
+        return answers, answers
+    return [example for example in answers if example.question.recording not in kept], judged
