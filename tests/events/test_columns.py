@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,27 @@ def test_nanoseconds_are_seen_in_every_file(tmp_path: Path, kind: str) -> None:
     assert found.events is not None and usual.events is not None and NOTE in found.notes and NOTE not in usual.notes
     assert np.array_equal(found.events.t, NS // 1000) and np.array_equal(usual.events.t, NS // 1000)
     assert found.events.slice(es.Window(int(NS[3]) // 1000, int(NS[5]) // 1000)).t.tolist() == (NS[3:5] // 1000).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "writes"),
+    [
+        ("t", "0.001", lambda ns: f"{1_600_000_000_000_000_000 + ns}"),
+        ("t_ns", "0.001", str),
+        ("t", "1e6", lambda ns: f"1600000000.{ns:09}"),
+        ("t", "1e6", lambda ns: f"1.600000000{ns:09}e+09"),
+        ("t", "1e6", lambda ns: f"{ns // 10**6}.{ns % 10**6:06}4999999999"),
+        ("t_ms", "1e3", lambda ns: f"1600000000{ns // 10**6:03}.{ns % 10**6:06}"),
+        ("t_us", "1", lambda ns: f"{(1 << 60) + ns}"),
+    ],
+)
+def test_times_in_text_are_exact_to_the_microsecond(tmp_path: Path, name: str, scale: str, writes: Any) -> None:
+    """A float64 leaves about one in seven of them a microsecond off."""
+    written = [writes(int(ns)) for ns in np.random.default_rng(3).integers(0, 10**9, 200)]
+    (tmp_path / "e").write_text(f"{name},x,y,p\n# a comment\n\n" + "".join(f"{time},1,2,1\r\n" for time in written))
+    found = open_events(tmp_path / "e", (9, 7), "keep").events
+    assert found is not None
+    assert found.t.tolist() == [int((Decimal(time) * Decimal(scale)).to_integral_value(ROUND_HALF_UP)) for time in written]
 
 
 def test_arrays_of_a_program_are_read_by_the_same_rule() -> None:

@@ -258,6 +258,7 @@ def test_sixteen_bit_grey_keeps_its_upper_bits(tmp_path: Path) -> None:
         ("1\n2\n3\n", "3 times for 2 images"),
         ("1\n2.5\n", "timestamps.txt: line 2 is '2.5'"),
         ("2\n1\n", "times_us[1] is 1, before 2"),
+        ("1600000000000000000\n1600000000050000000\n", "write one whole number of microseconds a line"),
     ],
 )
 def test_times_that_do_not_fit_are_refused_with_their_line(tmp_path: Path, listed: str, words: str) -> None:

@@ -130,7 +130,7 @@ def _times(
 def _read_times(path: Path) -> list[int]:
     times: list[int] = []
     for number, text in lines_of(path):
-        if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
+        if not re.fullmatch(r"\d{1,17}", text, flags=re.ASCII):  # longer ones are nanoseconds
             raise BadInput(f"{path}: line {number} is {text[:40]!r}: write one whole number of microseconds a line")
         times.append(int(text))
     return times

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,26 @@ class Unit(NamedTuple):
             return times
         if self.scale < 1.0 and times.dtype.kind in "iu":  # without the digits that a float64 lacks
             return times // 1000 + times % 1000 // 500
-        return np.rint(times * self.scale)
+        return np.rint(self._near(times))
+
+    def unsure(self, times: Array) -> Array:
+        """Which of these float64 times may round to another microsecond than the digits that they were read from."""
+        with np.errstate(invalid="ignore"):
+            near = self._near(times)
+            error = (np.spacing(times) * self.scale + np.spacing(near)) / 2
+            found: Array = np.abs(near - np.floor(near) - 0.5) <= error
+        return found
+
+    def written(self, number: str) -> int:
+        """A time of this unit as it is written, in microseconds. ValueError for what is no finite number."""
+        try:
+            return int((Decimal(number) * Decimal(str(self.scale))).to_integral_value(ROUND_HALF_UP))
+        except (ArithmeticError, ValueError):
+            raise ValueError(f"{number!r} is no number") from None
+
+    def _near(self, times: Any) -> Any:
+        with np.errstate(over="ignore"):  # infinite times are refused with the others
+            return times * self.scale if self.scale > 1.0 else times / round(1 / self.scale)
 
 
 STATED = "the file says so"

@@ -207,7 +207,7 @@ def _is_event(line: bytes, found: Layout) -> bool:
 
 
 def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
-    """The events of whole lines, their values unchecked. Times in seconds are rounded to the nearest microsecond."""
+    """The events of whole lines, their values unchecked. Times are rounded to the nearest microsecond."""
     raw = lines
     for word, digit in ((b"True", b"1"), (b"False", b"0"), (b"true", b"1"), (b"false", b"0")):
         lines = lines.replace(word, digit)
@@ -224,7 +224,18 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
         place, text = next(wrong, (0, lines[:80]))
         raise BadInput(f"{path}: line {number + place} is no event ({_shown(text)}): mend or remove it") from None
     t, x, y, p = table.T
-    return Columns(x, y, found.unit.microseconds(t), p)
+    return Columns(x, y, _times(t, lines, found), p)
+
+
+def _times(numbers: Array, lines: bytes, found: Layout) -> Array:
+    """The times [E] of the lines in microseconds; their digits are read where the `numbers`, float64, leave open which one."""
+    times, unsure = found.unit.microseconds(numbers), np.flatnonzero(found.unit.unsure(numbers))
+    if not len(unsure) or not ((np.abs(times) < 2.0**63) & (times == np.rint(times))).all():  # `EventStream` says what is wrong
+        return times
+    times, rows = times.astype(np.int64), [line for line in lines.split(b"\n") if line.strip()]
+    for place in unsure:
+        times[place] = found.unit.written(rows[place].split(found.separator)[found.order[0]].decode())
+    return times
 
 
 def _event_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
