@@ -35,7 +35,7 @@ class TokenSpace:
     def settings(self, whole: Sampling | None, given: Mapping[str, Any]) -> Sampling:
         """A request's settings: the `given` ones, the others as `whole` has them, or without it as is usual here."""
         most = given.get("max_new_tokens")
-        if whole is None and type(most) is int and most < self.usual.min_new_tokens:
+        if whole is None and isinstance(most, int | np.integer) and most < self.usual.min_new_tokens:
             given = {"min_new_tokens": max(0, most), **given}  # as in transformers, the longest length is kept to
         return (whole or self.usual).but(**given)
 
