@@ -132,6 +132,10 @@ def test_every_field_of_transformers_counts_or_is_noted(pair: Pair) -> None:
     noted: tuple[dict[str, Any], ...] = ({"cache_implementation": "quantized"}, {"max_length": 20}, {"token_healing": True})
     for unused in noted:
         assert next(iter(unused)) in with_settings(pair.tokens, unused, Path())[1][0]
+    size = pair.vocabulary.size
+    words = with_settings(pair.tokens, {"bad_words_ids": [[5, 6], [5, size], [size + 9, 5, 6], [size]]}, Path())
+    assert words[0].usual.bad_words == ((5, 6),) and size in words[0].banned_ids
+    assert f"bad_words_ids with ids from {size} on, which the tokenizer lacks (2)" in words[1][0]
     for quiet in ({"max_length": 20, "max_new_tokens": 5}, {"cache_implementation": "hybrid"}, {"sequence_bias": {}}):
         assert with_settings(pair.tokens, quiet, Path())[1] == ()
 
