@@ -103,10 +103,10 @@ def _wrong(name: str, value: Any, wanted: str) -> BadSetting:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Penalties and bad words
-    go by the answer's own tokens; `min_new_tokens` holds back the `stop_ids` only. In which order: ``engine.distribution``.
-    `prompt_ids` stand before the answer for repetition penalty, n-grams and bad words, as in transformers: a target that knows
-    its prompt's ids fills them in. Without `skip_special_tokens` an answer's text has them too.
+    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Frequency and presence
+    penalty go by the answer's own tokens; repetition penalty, n-grams and bad words, as in transformers, by `prompt_ids` too,
+    which a target fills in that knows its prompt's ids. `min_new_tokens` holds back the `stop_ids` only. In which order:
+    ``engine.distribution``. Without `skip_special_tokens` an answer's text shows special tokens too.
 
     BadInput names the field whose value has the wrong type or lies out of range. Nothing in it can be changed afterwards.
     """
