@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ class Writer:
         self, pixels: Any, encoding: str, stamp_ns: int, topic: str = "/dvs/image_raw", own: bool = True, pad: int = 0
     ) -> None:
         height, width = pixels.shape[:2]
-        rows = np.pad(pixels.reshape(height, -1).view(np.uint8), ((0, 0), (0, pad)))
+        rows = np.pad((pixels.reshape(height, -1) if pixels.size else pixels).view(np.uint8), ((0, 0), (0, pad)))
         kind, big = "sensor_msgs/msg/Image", int(pixels.dtype.byteorder == ">")
         make = self.store.types[kind]
         header = self._header(stamp_ns if own else 0)
@@ -378,6 +379,45 @@ def test_each_cell_of_a_mosaic_becomes_its_colour(tmp_path: Path, cell: str, bit
     recording = Recording.open(path)
     assert recording.video is not None and np.array_equal(recording.video.frames[0][:4, :6], whole[:4, :6])
     assert "every cell of four pixels becomes one colour" in recording.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "pixels", "words"),
+    [
+        (0, np.zeros((0, 7), np.uint8), "an image of 7x0 has 0 bytes"),
+        (1, np.zeros((0, 0), np.uint8), "an image of 0x0 has 0 bytes"),
+        (1, b"", "cannot identify image file)"),
+        (0, b"\x89PNG\r\n\x1a\n", "cannot identify image file)"),
+    ],
+)
+def test_an_image_without_pixels_is_named(tmp_path: Path, place: int, pixels: Any, words: str) -> None:
+    packed = io.BytesIO()
+    Image.new("L", (7, 5)).save(packed, "PNG")
+
+    def fill(writer: Writer) -> None:
+        writer.events(ROWS)
+        for number in range(2):
+            stamp = START_NS + number * 40_000_000
+            if isinstance(pixels, bytes):
+                writer.compressed(pixels if number == place else packed.getvalue(), "png", stamp, "/dvs/image_raw")
+            else:
+                writer.image(pixels if number == place else np.zeros((5, 7), np.uint8), "mono8", stamp)
+
+    with pytest.raises(BadInput, match=rf"image {place} of /dvs/image_raw cannot be read \({re.escape(words)}"):
+        Recording.open(written(tmp_path, "ros1", fill))
+
+
+def test_messages_may_leave_out_the_sensors_size_but_not_change_it(tmp_path: Path) -> None:
+    def fill(writer: Writer, *sizes: tuple[int, int]) -> None:
+        for row, size in zip(ROWS, sizes, strict=False):
+            writer.events([row], size=size)
+
+    path = written(tmp_path, "ros1", lambda writer: fill(writer, (0, 0), (7, 5), (7, 5), (0, 0)))
+    found = Recording.open(path, drop_outside=True)
+    assert same(found, ROWS[:4]) and same(found.slice(Window(ROWS[0][2], ROWS[1][2])), ROWS[:1])
+    path.unlink()
+    with pytest.raises(BadInput, match="/dvs/events states its sensor size as 7x5 and 9x5"):
+        Recording.open(written(tmp_path, "ros1", lambda writer: fill(writer, (7, 5), (9, 5))))
 
 
 @pytest.mark.parametrize("held", [1 << 20, 4])
