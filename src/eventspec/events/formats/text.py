@@ -229,7 +229,8 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
 
 def _times(numbers: Array, lines: bytes, found: Layout) -> Array:
     """The times [E] of the lines in microseconds; their digits are read where the `numbers`, float64, leave open which one."""
-    times, unsure = found.unit.microseconds(numbers), np.flatnonzero(found.unit.unsure(numbers))
+    times: Array = found.unit.microseconds(numbers)
+    unsure = np.flatnonzero(found.unit.unsure(numbers))
     if not len(unsure) or not ((np.abs(times) < 2.0**63) & (times == np.rint(times))).all():  # `EventStream` says what is wrong
         return times
     times, rows = times.astype(np.int64), [line for line in lines.split(b"\n") if line.strip()]
