@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -103,6 +104,42 @@ def test_a_name_states_the_unit_and_one_damaged_time_changes_none(tmp_path: Path
     h5(tmp_path / "us.h5", us)
     damaged = open_events(tmp_path / "us.h5").events
     assert damaged is not None and damaged.t.tolist() == us.tolist()
+
+
+@pytest.mark.parametrize("group", ["events/", ""])
+def test_a_unit_and_an_offset_are_found_wherever_they_stand(tmp_path: Path, group: str) -> None:
+    wanted = (5_000_000 + np.arange(COUNT) * 5).tolist()
+    h5(tmp_path / "e", np.arange(COUNT) * 5000, group, time_unit="ns", t_offset=5_000_000_000)
+    h5(tmp_path / "f", np.arange(COUNT) * 5, group)
+    with h5py.File(tmp_path / "f", "a") as file:
+        file[group or "/"]["t_offset"] = np.uint64(5_000_000)
+    for name in "ef":
+        found = open_events(tmp_path / name, (9, 7))
+        assert found.events is not None and found.events.t.tolist() == wanted and not any("no t_off" in n for n in found.notes)
+    h5(tmp_path / "g", np.arange(COUNT), group, t_offset=0.5)
+    with pytest.raises(BadInput, match=r"t_offset is .*0\.5.*: it must be whole microseconds"):
+        open_events(tmp_path / "g", (9, 7))
+    columns = {"x": X, "y": Y, "t": np.arange(COUNT) * 5000, "p": P, "Unit": "ns"}
+    np.savez(tmp_path / "h.npz", **columns, t_offset=3)  # type: ignore[arg-type]
+    archive = open_events(tmp_path / "h.npz", (9, 7))
+    given = es.Recording.from_arrays(events=columns, sensor=(9, 7))
+    assert archive.events is not None and archive.events.t[-1] == 245 and given.span.end_us == 246
+    assert archive.notes[0] == "t_offset is not added: times are taken as they stand"
+
+
+def test_what_is_doubtful_in_times_is_said(tmp_path: Path) -> None:
+    (tmp_path / "e").write_text("t,ts,x,y,p\n5,7,1,2,1\n")
+    found = open_events(tmp_path / "e", (9, 7))
+    assert found.events is not None and found.events.t.tolist() == [5]
+    assert found.notes[0] == "the column ts is not read: another one before it has such a name"
+    with h5py.File(tmp_path / "f", "w") as file:
+        file["davis/left/events"] = np.stack([X, Y, np.arange(COUNT) * 900, 2 * P.astype(int) - 1], 1).astype(float)
+    with pytest.raises(BadInput, match="the times of events are whole numbers, such as 44100: MVSEC's are seconds"):
+        open_events(tmp_path / "f", (9, 7))
+    np.save(tmp_path / "g.npy", np.stack([np.arange(COUNT), X, Y, P], 1).astype("f2"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_events(tmp_path / "g.npy", (9, 7)).events is not None
 
 
 @pytest.mark.parametrize(

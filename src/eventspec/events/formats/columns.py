@@ -8,7 +8,7 @@ microseconds, or nanoseconds where they are too large for any clock in microseco
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ UNITS = {
     **dict.fromkeys(("ns", "nsec", "nanosecond", "nanoseconds"), 1e-3),
 }
 UNIT_WORDS = {1e6: "seconds", 1e3: "milliseconds", 1.0: "microseconds", 1e-3: "nanoseconds"}
+TIME_UNIT_NAMES = ("t_unit", "t_units", "time_unit", "time_units", "timestamp_unit")
+UNIT_NAMES = (*TIME_UNIT_NAMES, "unit", "units")
+"""Under which a file states the unit of its times; the last two only where they can be of nothing else."""
 HEADER = re.compile(rf"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])({'|'.join(UNITS)})[\])]?)?")
 NANOSECONDS_FROM = 1e17  # as microseconds this would be the year 5138
 LOOKED_AT = 1 << 12  # times at the beginning that tell the unit
@@ -70,6 +73,7 @@ class Unit(NamedTuple):
 
     def _near(self, times: Any) -> Any:
         with np.errstate(over="ignore"):  # infinite times are refused with the others
+            times = np.asarray(times, np.float64)
             return times * self.scale if self.scale > 1.0 else times / round(1 / self.scale)
 
 
@@ -99,6 +103,12 @@ def unit_named(stated: Any, source: str) -> float:
     return UNITS[words[0]]
 
 
+def unit_in(entries: Mapping[str, Any], source: str, names: Iterable[str] = UNIT_NAMES) -> float:
+    """Microseconds in the unit that one of these entries states, in either case; 0 without one."""
+    stated = {name.lower(): value for name, value in entries.items()}
+    return next((unit for name in names if name in stated and (unit := unit_named(stated[name], source))), 0.0)
+
+
 def names_of(names: Iterable[Any]) -> dict[str, list[str]]:
     """For each of x, y, t and p those of these names that call it so."""
     called = [(str(name), column_of(str(name))) for name in names]
@@ -113,7 +123,7 @@ def unit_of(times: Any, stated: float = 0.0, fractions: bool = False) -> Unit:
     times = np.asarray(times)
     if times.ndim != 1 or times.dtype.kind not in "iuf":
         return MICROSECONDS
-    times = times[:LOOKED_AT]
+    times = times[:LOOKED_AT].astype(np.float64 if times.dtype.kind == "f" else times.dtype)
     times = times[np.isfinite(times)]
     if fractions or (times.dtype.kind == "f" and (times != np.floor(times)).any()):
         return Unit(1e6, "they have fractions")

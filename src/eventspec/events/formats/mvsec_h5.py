@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.formats.columns import LOOKED_AT
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.sensors import SENSORS
@@ -61,6 +62,9 @@ def _matrix(matrix: Any, path: Path) -> Table:
     """Events as the rows x, y, seconds, polarity of one matrix."""
     if matrix.shape[1] != 4 or matrix.dtype.kind != "f":
         raise BadInput(f"{path}: events is {matrix.dtype} of shape {matrix.shape}: MVSEC's is float64 with 4 columns")
+    seconds = matrix[:LOOKED_AT, 2]
+    if len(seconds) > 1 and (seconds == np.rint(seconds)).all():
+        raise BadInput(f"{path}: the times of events are whole numbers, such as {seconds[-1]:.0f}: MVSEC's are seconds")
 
     def rows(first: int, last: int) -> Columns:
         x, y, t, p = matrix[first:last].T
