@@ -165,15 +165,15 @@ WANTED = {  # EXIF's orientations, as its standard says where the first row and 
 }
 
 
-@pytest.mark.parametrize("suffix", ["png", "webp", "tif", "jpg"])
-def test_images_are_turned_as_they_say(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(("suffix", "mode"), [("png", "RGB"), ("webp", "RGB"), ("tif", "RGB"), ("tif", "RGBA"), ("jpg", "RGB")])
+def test_images_are_turned_as_they_say(tmp_path: Path, suffix: str, mode: str) -> None:
     for orientation, wanted in WANTED.items():
         folder, exif = tmp_path / str(orientation), Image.Exif()
         folder.mkdir()
         exif[0x0112] = orientation
         picture = np.kron(UP, np.ones((16, 16, 1), np.uint8))  # blocks of JPEG
         settings: dict[str, Any] = {"lossless": True} if suffix == "webp" else {"quality": 100} if suffix == "jpg" else {}
-        Image.fromarray(picture).save(folder / f"0.{suffix}", exif=exif, **settings)
+        Image.fromarray(picture).convert(mode).save(folder / f"0.{suffix}", exif=exif, **settings)
         found = read_image_folder(folder, fps=1)
         assert np.abs(found.clip.frames[0, 8::16, 8::16].astype(int) - wanted).max() <= (3 if suffix == "jpg" else 0)
         turned = [note for note in found.notes if note.endswith("as the file says")]

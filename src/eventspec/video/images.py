@@ -101,7 +101,8 @@ def _opened(path: Path) -> Iterator[Any]:
 
     check_file(path)
     try:
-        with Image.open(path, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
+        # By its path a TIFF would be mapped into memory, and Pillow forgets its quarter turns then.
+        with path.open("rb") as file, Image.open(file, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
             check_frame(image.height, image.width, str(path))
             yield image
     except (*UNREADABLE, Image.DecompressionBombError) as error:
