@@ -241,7 +241,7 @@ def test_images_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 def test_times_come_from_the_caller_the_file_or_the_rate(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "f", ["0.jpg", "1.jpg"], "L")
-    (folder / "timestamps.txt").write_text("# us\n51836949776\n\n51836999775\n")
+    (folder / "timestamps.txt").write_text("\ufeff# us\r\n51836949776\r\n\n51836999775\n")
     assert read_image_folder(folder).clip.times_us.tolist() == [51836949776, 51836999775]
     assert read_image_folder(folder, fps=10).clip.times_us.tolist() == [0, 100_000]
     assert read_image_folder(folder, times_us=[3, 4]).clip.times_us.tolist() == [3, 4]

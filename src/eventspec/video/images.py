@@ -141,7 +141,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Number, from 1 on, and text of every line that is neither empty nor a comment."""
     check_file(path)
     try:
-        lines = path.read_text("utf-8", errors="replace").splitlines()
+        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, start=1))
