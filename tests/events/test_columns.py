@@ -124,6 +124,9 @@ def test_a_unit_and_an_offset_are_found_wherever_they_stand(tmp_path: Path, grou
     archive = open_events(tmp_path / "h.npz", (9, 7))
     given = es.Recording.from_arrays(events=columns, sensor=(9, 7))
     assert archive.events is not None and archive.events.t[-1] == 245 and given.span.end_us == 246
+    np.save(tmp_path / "i.npy", np.array({**columns, "width": 9, "height": 7}), allow_pickle=True)  # type: ignore[arg-type]
+    pickled = open_events(tmp_path / "i.npy").events
+    assert pickled is not None and (pickled.t[-1], pickled.width) == (245, 9)
     assert archive.notes[0] == "t_offset is not added: times are taken as they stand"
 
 

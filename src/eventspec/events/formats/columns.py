@@ -105,8 +105,14 @@ def unit_named(stated: Any, source: str) -> float:
 
 def unit_in(entries: Mapping[str, Any], source: str, names: Iterable[str] = UNIT_NAMES) -> float:
     """Microseconds in the unit that one of these entries states, in either case; 0 without one."""
-    stated = {name.lower(): value for name, value in entries.items()}
-    return next((unit for name in names if name in stated and (unit := unit_named(stated[name], source))), 0.0)
+    stated = {str(name).lower(): name for name in entries}
+    return next((unit for name in names if name in stated and (unit := unit_named(entries[stated[name]], source))), 0.0)
+
+
+def time_name(entries: Mapping[str, Any], name: str, source: str) -> str:
+    """How the times of that name are called with their unit, where one of these entries states it."""
+    unit = unit_in(entries, source)
+    return f"t_{UNIT_WORDS[unit]}" if unit else name
 
 
 def names_of(names: Iterable[Any]) -> dict[str, list[str]]:

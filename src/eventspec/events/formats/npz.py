@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.columns import UNIT_NAMES, UNIT_WORDS, unit_in
+from eventspec.events.formats.columns import UNIT_NAMES, time_name
 from eventspec.events.formats.family import (
     SIZE_NAMES,
     EventFile,
@@ -60,8 +60,7 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
         raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
     notes = ["t_offset is not added: times are taken as they stand"] if "t_offset" in names else []
     size = settled_size(size_in(entries, str(path), notes), sensor_size, str(path))
-    scale = unit_in(entries, str(path))
-    time = f"t_{UNIT_WORDS[scale]}" if scale else chosen[2]
+    time = time_name(entries, chosen[2], str(path))
     return whole_file(NAME, [entries[name] for name in chosen], size, path, policy, notes, time)
 
 
