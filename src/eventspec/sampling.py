@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -102,10 +103,10 @@ def _wrong(name: str, value: Any, wanted: str) -> BadSetting:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Penalties and bad words
-    go by the answer's own tokens; `min_new_tokens` holds back the `stop_ids` only. In which order: ``engine.distribution``.
-    `prompt_ids` stand before the answer for repetition penalty, n-grams and bad words, as in transformers: a target that knows
-    its prompt's ids fills them in. Without `skip_special_tokens` an answer's text has them too.
+    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Frequency and presence
+    penalty go by the answer's own tokens; repetition penalty, n-grams and bad words, as in transformers, by `prompt_ids` too,
+    which a target fills in that knows its prompt's ids. `min_new_tokens` holds back the `stop_ids` only. In which order:
+    ``engine.distribution``. Without `skip_special_tokens` an answer's text shows special tokens too.
 
     BadInput names the field whose value has the wrong type or lies out of range. Nothing in it can be changed afterwards.
     """
@@ -133,6 +134,7 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, read in _READ.items():
             object.__setattr__(self, name, read(name, getattr(self, name)))
+        most = self.max_new_tokens
         ids = {name: getattr(self, name) for name in ("stop_ids", "banned_ids", "logit_bias", "prompt_ids")}
         rules = (
             *((name, min(given, default=0) >= 0, "of ids from 0 on") for name, given in ids.items()),
@@ -151,7 +153,7 @@ class Sampling:
             ("bad_words", all(self.bad_words), "without empty sequences"),
             ("bad_words", all(token >= 0 for word in self.bad_words for token in word), "of ids from 0 on"),
             ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "at least 0 (0 switches it off)"),
-            ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, "from 0 to max_new_tokens"),
+            ("min_new_tokens", 0 <= self.min_new_tokens <= most, f"from 0 to max_new_tokens, {most}"),
         )
         for name, holds, wanted in rules:
             if not holds:
@@ -167,6 +169,11 @@ class Sampling:
         """The same with other settings; BadInput for one that does not exist, with the name that was probably meant."""
         check_known("setting", settings, _READ, _MEANT)
         return replace(self, **settings)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """BadInput for fields of `Sampling` that are wrong whatever the others are, which a checkpoint may know better."""
+    Sampling().but(**{"max_new_tokens": sys.maxsize, **settings})
 
 
 _READERS: dict[Any, Callable[[str, Any], Any]] = {

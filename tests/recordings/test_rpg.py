@@ -80,6 +80,15 @@ def test_a_line_that_lists_no_image_is_named(sequence: Path, line: str) -> None:
         Recording.open(sequence)
 
 
+def test_times_of_images_are_exact_to_the_microsecond(sequence: Path) -> None:
+    (sequence / "events.txt").unlink()
+    (sequence / "images.txt").write_text(
+        "1600000000.123456489 images/frame_00000000.png\n1.6000000002e9 images/frame_00000001.png\n"
+    )
+    video = Recording.open(sequence).video
+    assert video is not None and video.times_us.tolist() == [1600000000123456, 1600000000200000]
+
+
 def test_events_and_images_that_never_meet_are_refused(sequence: Path) -> None:
     (sequence / "images.txt").write_text("9.0 images/frame_00000000.png\n9.1 images/frame_00000001.png\n")
     with pytest.raises(BadInput, match="do not overlap"):

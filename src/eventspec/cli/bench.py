@@ -129,11 +129,11 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
-    from eventspec.core import Sampling
     from eventspec.experiments.names import check_arms
     from eventspec.pairs.names import check_choices
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
+    from eventspec.sampling import check_settings
 
     methods, controls, contexts = (list(dict.fromkeys(given)) for given in (method, control or ["real"], context or ["cold"]))
     chosen, others = compared.split(models.target is not None)
@@ -142,7 +142,7 @@ def compare(
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
     settings = options.given_settings(call)
-    Sampling(**settings)  # refused before minutes of loading
+    check_settings(settings)  # refused before minutes of loading
     asked = read_questions(questions, limit)
     _check_places(out, plot, resume, [questions, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)])
 

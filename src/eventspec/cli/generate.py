@@ -47,12 +47,12 @@ class Drawn:
     def given(self, context: typer.Context) -> dict[str, Any]:
         """The settings that were given, as far as they need no vocabulary; the others are as the model has them. BadInput for
         what cannot be, a schema and a pattern too."""
-        from eventspec.sampling import Sampling
+        from eventspec.sampling import check_settings
         from eventspec.text.tokens import check_words, regex_grammars, schema_grammars
 
         given = {**options.given_settings(context), "logit_bias": _biases(self.logit_bias or [])}
         given |= {"stop_strings": tuple(self.stop)} if self.stop else {}
-        Sampling(**given)  # refused before minutes of loading
+        check_settings(given)  # refused before minutes of loading
         check_words(self.bad_word or ())
         if self.json_schema is not None and self.regex is not None:
             raise BadInput("--json-schema and --regex exclude each other: give one of them")
@@ -146,7 +146,7 @@ def chat(
     A question that cannot be answered is named, and the next one is read; where questions come by a pipe, exit code 2 follows,
     and empty lines between them are passed over.
     """
-    from eventspec.sampling import Sampling
+    from eventspec.sampling import check_settings
 
     if place is not None and recorded.recording is not None:
         raise BadInput(f"{place} and --recording {recorded.recording} are two recordings: give one of them")
@@ -154,7 +154,7 @@ def chat(
     recorded.check()
     folders = models.check([method], chosen)
     drawn = options.given_settings(context)
-    Sampling(**drawn)  # refused before minutes of loading
+    check_settings(drawn)  # refused before minutes of loading
     check_outputs({"--store": store}, [*recorded.places, *folders])
     with waiting("loading the models"):
         opened, window = recorded.open(reading)

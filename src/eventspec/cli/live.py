@@ -46,8 +46,8 @@ def live(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
-    from eventspec.core import Sampling
     from eventspec.recordings.qa import check_question
+    from eventspec.sampling import check_settings
 
     recorded.check()
     models.check([method], chosen)
@@ -57,7 +57,7 @@ def live(
         raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
     check_question(prompt)
     drawn = options.given_settings(context)
-    Sampling(**drawn)  # refused before minutes of loading
+    check_settings(drawn)  # refused before minutes of loading
     with waiting("loading the models"):
         whole, window = recorded.open(reading)
         opened = whole.slice(window)

@@ -210,6 +210,7 @@ def _whole(values: ArrayLike, name: str, place: Block) -> Array:
         return np.empty(0, np.int64)
     if column.dtype.kind in "biu":
         return column
+    column = column.astype(np.float32) if column.dtype == np.float16 else column  # which cannot be compared with large ones
     if column.dtype.kind != "f":
         raise BadInput(f"{place}: {name} holds {column.dtype}, not numbers: store it as whole numbers")
     remedy = "times must be whole microseconds (seconds need a conversion)" if name == "t" else "it must be a whole number"

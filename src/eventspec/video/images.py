@@ -101,7 +101,8 @@ def _opened(path: Path) -> Iterator[Any]:
 
     check_file(path)
     try:
-        with Image.open(path, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
+        # By its path a TIFF would be mapped into memory, and Pillow forgets its quarter turns then.
+        with path.open("rb") as file, Image.open(file, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
             check_frame(image.height, image.width, str(path))
             yield image
     except (*UNREADABLE, Image.DecompressionBombError) as error:
@@ -130,7 +131,7 @@ def _times(
 def _read_times(path: Path) -> list[int]:
     times: list[int] = []
     for number, text in lines_of(path):
-        if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
+        if not re.fullmatch(r"\d{1,17}", text, flags=re.ASCII):  # longer ones are nanoseconds
             raise BadInput(f"{path}: line {number} is {text[:40]!r}: write one whole number of microseconds a line")
         times.append(int(text))
     return times
@@ -140,7 +141,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Number, from 1 on, and text of every line that is neither empty nor a comment."""
     check_file(path)
     try:
-        lines = path.read_text("utf-8", errors="replace").splitlines()
+        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, start=1))

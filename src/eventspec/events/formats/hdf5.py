@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.columns import LOOKED_AT, Unit, unit_named, unit_of
+from eventspec.events.formats.columns import LOOKED_AT, TIME_UNIT_NAMES, UNIT_NAMES, Unit, unit_in, unit_of
 from eventspec.events.formats.family import SIZE_NAMES, EventFile, SensorSize, file_of, size_in
 from eventspec.events.stored import Columns, Source, StoredStream, hull, is_short
 from eventspec.events.stream import BLOCK, STRICT, EventStream, Policy
@@ -217,12 +217,28 @@ def column_table(columns: Mapping[str, Any], path: Path, offset_us: int = 0, ind
 
 
 def _unit_on(column: Any, source: str) -> float:
-    """Microseconds in the unit that a dataset's attribute ``unit`` or ``units`` names; 0 without one."""
-    stated = ""
-    for name in ("unit", "units"):
-        with suppress(OSError, TypeError, ValueError):  # an attribute may be damaged, or of a type that numpy lacks
-            stated = column.attrs.get(name, stated)
-    return unit_named(stated, source)
+    """Microseconds in the unit of times that an attribute of their dataset, of its group or the root names; 0 without one."""
+    for place, names in ((column, UNIT_NAMES), (column.parent, TIME_UNIT_NAMES), (column.file, TIME_UNIT_NAMES)):
+        stated: dict[str, Any] = {}
+        for name in (name for name in place.attrs if name.lower() in names):
+            with suppress(OSError, TypeError, ValueError):  # an attribute may be damaged, or of a type that numpy lacks
+                stated[name] = place.attrs[name]
+        if unit := unit_in(stated, source):
+            return unit
+    return 0.0
+
+
+def stated_offset(file: Any, groups: Iterable[str], path: Path) -> int | None:
+    """``t_offset``, a dataset or an attribute of the root or of one of these groups; None without one."""
+    for group in (file, *(file[name] for name in groups)):
+        if "t_offset" in group:
+            return int(dataset(group, "t_offset", path, 0, kinds="iu")[()])
+        if "t_offset" in group.attrs:
+            value = np.ravel(group.attrs["t_offset"])
+            if len(value) != 1 or value.dtype.kind not in "iu":
+                raise BadInput(f"{path}: t_offset is {group.attrs['t_offset']!r}: it must be whole microseconds")
+            return int(value[0])
+    return None
 
 
 class H5Source(Source):
