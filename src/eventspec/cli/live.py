@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -177,5 +178,5 @@ def show(found: dict[str, Any]) -> None:
             typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   {worst} {values['p99']:7.1f} ms   (n = {values['n']})")
     guess, token = (found["latency_ms"][name]["p50"] for name in ("provisional", "committed"))
     if guess is not None and guess > token:
-        typer.echo(LATE_GUESS)
+        typer.echo(textwrap.fill(LATE_GUESS, 80))
     options.print_notes(found["notes"])
