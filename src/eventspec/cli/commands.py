@@ -84,10 +84,22 @@ def run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _fail("interrupted", 130) if was_interrupted() else _explain(error)
+        return _fail("interrupted", 130) if _is_interrupt(error) else _explain(error)
     if code == 130:  # newer typers turn the interrupt into this code, older ones raise Abort
         return _fail("interrupted", code)
     return code if isinstance(code, int) else 0
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is the reason of an error: native code turns the KeyboardInterrupt that it meets into an error of its own,
+    torch and numba into a RuntimeError, what calls Python through C into a SystemError, and others chain theirs to it."""
+    if not was_interrupted():
+        return False
+    if isinstance(error, RuntimeError | SystemError):
+        return True
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _explain(error: Exception) -> int:
