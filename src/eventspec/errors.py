@@ -18,7 +18,7 @@ class BadInput(EventspecError):
 
 
 class BadSetting(BadInput):
-    """A field of `Sampling` that cannot be used: its `name`, and what is `wrong` with it."""
+    """A setting that cannot be used: its `name`, which the command line has as an option, and what is `wrong` with it."""
 
     def __init__(self, name: str, wrong: str) -> None:
         super().__init__(name, wrong)

@@ -63,10 +63,7 @@ def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: st
     """The sensor size from the file or from the caller; BadInput when they disagree, and SizeUnknown when neither knows."""
     size = stated or asked
     if size is None:
-        raise SizeUnknown(
-            f"{source}: the sensor size is not in the file: give sensor_size=(width, height), "
-            "on the command line --sensor 640x480 or a name such as davis346"
-        )
+        raise SizeUnknown(f"{source}: the sensor size is not in the file: give it, such as sensor_size=(640, 480)")
     if stated is not None and asked is not None and stated != asked:
         raise BadInput(
             f"{source}: the file says {stated[0]}x{stated[1]} pixels but sensor_size is {asked[0]}x{asked[1]}: "
