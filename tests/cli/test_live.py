@@ -92,7 +92,7 @@ def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.Capt
         ),
         (("live", "--recording", "REAL", "--prompt", "?", "--share", "2"), "--share 2 --reuse-below 0: give a share above 0"),
         (("live", "--recording", "REAL", "--prompt", "?", "--hop-us", "0"), "'--hop-us': Input should be greater than"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--window-us", str(10**20)), "give a whole number from 1 to"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--window-us", str(10**20)), "'--window-us'"),
         (("live", "--recording", "REAL", "--prompt", "?", "--method", "nobody"), "unknown method 'nobody'"),
         (("live", "--recording", "nowhere", "--prompt", "?"), "nowhere"),
         (("chat", "nowhere"), "nowhere"),

@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from eventspec import cli
 from eventspec.cli import options
+from eventspec.cli.drawn import Drawn
 from eventspec.cli.generate import _questions
 from eventspec.errors import BadInput
 from eventspec.files import check_outputs
@@ -36,7 +37,7 @@ def test_what_answers_and_what_drafts_is_named_alike_everywhere() -> None:
     for name in ("generate", "chat", "live"):
         assert names(COMMANDS[name]) >= SEES, name
     for command in (COMMANDS["generate"], COMMANDS["chat"], COMMANDS["live"], compare):
-        assert names(command) >= {"method", "max_new_tokens", "temperature", "seed", "sensor", "monotonic"}, command.name
+        assert names(command) >= {"method", "sensor", "monotonic", *Drawn.__dataclass_fields__}, command.name
 
 
 def test_an_option_means_the_same_wherever_it_is() -> None:
@@ -91,6 +92,31 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("bench", "gpu", "--out", "."), ". is a folder"),
     (("scenes", "make", "--out", "new", "--split", "warp"), "split 'warp' does not exist"),
     (("train", "heads", "--out", "new", "--head", "oak"), "unknown head 'oak'"),
+    ((*ASK, "--max-new-tokens", f"{10**21}"), "--max-new-tokens is 1000000000000000000000: it must be from 1 to 2147483647"),
+    ((*ASK, "--max-new-tokens", "5000"), "--max-new-tokens 5000 exceeds the context of 1024"),
+    ((*ASK, "--logit-bias", f"{10**9}=1"), "--logit-bias id 1000000000 is not in the vocabulary"),
+    ((*ASK, "--logit-bias", "-3=1"), "--logit-bias -3=1: give an id from 0 on"),
+    ((*ASK, "--stop", ""), "--stop is '': it must be texts that are not empty"),
+    ((*ASK, "--json-schema", "nope.json"), "nope.json: no such file"),
+    ((*ASK, "--device", "cuda"), "--device is for a checkpoint folder: give --target FOLDER"),
+    ((*ASK, "--frames", "3", "--compat"), "--frames and --compat are for checkpoint folders"),
+    ((*ASK, "--vocabulary", "same"), "--vocabulary says how the ids of a drafter become the target's: give --drafter"),
+    ((*ASK, "--draft", "always", "--method", "autoregressive"), "nothing drafts in method autoregressive"),
+    ((*COMPARE, "compressed-target", "--compress", "pool:3", "--sensor", "wide"), "sensor 'wide' is unknown"),
+    ((*COMPARE, "autoregressive", "--draft", "always"), "nothing drafts in method autoregressive"),
+    (("live", "--prompt", "x", "--recording", "example:street", "--logit-bias", f"{10**9}=1"), "is not in the vocabulary"),
+    (("live", "--prompt", "x", "--recording", "example:street", "--hop-us", f"{10**21}"), "'--hop-us'"),
+    (("chat", "example:street", "--stop", ""), "--stop is ''"),
+    (("chat", "example:street", "--store", "/dev/null"), "/dev/null is no folder"),
+    (("chat", "example:street", "--store", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("plan", "--tokens", "9", "--sensor", "wide"), "sensor 'wide' is unknown"),
+    (("plan", "--tokens", "9", "--profile", "h200-7b", "--sensor", "9x9", "--draft", "always"), "--sensor and --draft"),
+    (("train", "adapter", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("train", "embedded", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("train", "mixture", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("scenes", "make", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("events", "convert", "example:street", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("models", "export-head", "eagle", "--layout", "safeailab", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
     (("train", "adapter", "--out", "new", "--kind", "oak"), "unknown adapter to rows 'oak'"),
     (("train", "mixture", "--out", "new", "--questions", "none.jsonl"), "none.jsonl does not exist"),
 )
@@ -115,6 +141,46 @@ def test_a_mistake_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
         assert (code, loaded, error.count("\n")) == (2, False, 1), (line, error)
         assert says in error, (line, error)
     assert not list(tmp_path.iterdir())
+
+
+def test_damaged_folders_are_named_before_torch_is_loaded(tmp_path: Path) -> None:
+    import subprocess
+
+    from eventspec.pairs.pair_file import DATA
+
+    def folder(name: str, **files: str) -> str:
+        (tmp_path / name).mkdir()
+        for file, text in {"config": '{"model_type": "video_llava"}', **files}.items():
+            (tmp_path / name / f"{file}.json").write_text(text)
+        return name
+
+    (tmp_path / "rows.txt").write_text("not a row\n")
+    (tmp_path / "qa.jsonl").write_text(
+        json.dumps({"recording": str(DATA / "clips/street_scene"), "question": "What?", "answer": "?"})
+    )
+    (tmp_path / "link").symlink_to("nowhere")
+    cut = folder("cut", tokenizer="{}")
+    (tmp_path / "cut/model.safetensors").write_bytes(b"\xff" * 9)
+    index = {"model.safetensors.index": '{"weight_map": {"a": "gone.safetensors"}}'}
+    lines = (
+        (folder("odd", config="{"), "odd/config.json is not valid JSON"),
+        (folder("mute"), "mute/tokenizer.json is missing, and so is tokenizer.model"),
+        (folder("torn", tokenizer="{"), "torn/tokenizer.json is not valid JSON"),
+        (folder("empty", tokenizer="{}"), "empty/model.safetensors is missing"),
+        (folder("part", tokenizer="{}", **index), "part/gone.safetensors is missing"),
+        (cut, "cut/model.safetensors cannot be read as safetensors"),
+    )
+    compare = ("bench", "compare", "--questions", "qa.jsonl", "--method", "prior", "--out", "rows.txt")
+    words = [["models", "check", name] for name, _ in lines] + [[*ASK, "--target", name] for name, _ in lines]
+    words += [list(compare), [*compare, "--resume"], ["events", "render", "example:street", "--out", "link"]]
+    said = [says for _, says in lines] * 2 + ["rows.txt holds no rows of a comparison"] * 2 + ["link: exists already"]
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], input=json.dumps(words), capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    for line, says, told in zip(words, said, done.stdout.splitlines(), strict=True):
+        code, error, loaded = json.loads(told)
+        assert (code, loaded, error.count("\n")) == (2, False, 1), (line, error)
+        assert says in error, (line, error)
 
 
 def test_a_checkpoint_and_a_pair_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -218,3 +284,19 @@ def test_an_empty_line_ends_what_is_typed_and_nothing_of_a_file(monkeypatch: pyt
 def test_a_bare_call_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([]) == 0
     assert "Commands:" in capsys.readouterr().out
+
+
+def test_chat_takes_the_settings_of_generate_and_prints_an_object_a_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is ahead?\n\nDescribe the scene.\n"))
+    words = ["chat", "example:street", "--json", "--method", "autoregressive", "--regex", "We .*", "--top-k", "1"]
+    assert cli.run([*words, "--max-new-tokens", "6"]) == 0
+    told = capsys.readouterr()
+    found = [json.loads(line) for line in told.out.splitlines()]
+    assert [answer["question"] for answer in found] == ["What is ahead?", "Describe the scene."]
+    assert all(answer["text"].startswith("We ") and answer["recording"] == "street_scene" for answer in found)
+    assert told.err == "note: --top-k without effect: at temperature 0 the likeliest token is taken\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert cli.run(["chat", "example:street"]) == 2
+    assert "no question came" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
-from eventspec.files import check_empty, check_outputs
+from eventspec.files import check_empty, check_outputs, check_writable
 
 if TYPE_CHECKING:
     from eventspec.recordings.layout import Layout, Report
@@ -66,6 +66,7 @@ def questions(
     """Write the questions whose recordings are there, one JSON line each, for `bench compare --questions`."""
     from eventspec.recordings.datasets import questions_of, write_questions
 
+    check_writable(out)
     layout, found = questions_of(path, kind, recordings, split)
     check_outputs({"--out": out}, {row.recording for row in found.rows})
     write_questions(out, found)

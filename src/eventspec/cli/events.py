@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput
-from eventspec.files import check_outputs, check_writable, write_whole
+from eventspec.files import check_folder, check_outputs, check_writable, write_whole
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -212,9 +213,10 @@ def _must_be_new(out: Path, file: Path) -> None:
     """BadInput where something is already, and in the folder of the recording that is read."""
     from eventspec.recordings.recording import whole_of
 
-    if out.exists():
+    if os.path.lexists(out):
         raise BadInput(f"{out}: exists already: choose another name, or remove it first")
     check_outputs({"": out}, [whole_of(file)])
+    check_folder(out)
 
 
 def _write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
+from eventspec.cli.drawn import Drawn
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 
@@ -27,37 +28,35 @@ def live(
     reading: options.Reading,
     models: options.Models,
     chosen: options.Chosen,
+    drawn: Drawn,
     method: options.Method = "auto",
     seconds: Annotated[float, typer.Option(help="How long to replay; a recording that is shorter is repeated.")] = 10.0,
     every: Annotated[float, typer.Option(help="Seconds from one question to the next.")] = 1.0,
     windows: Annotated[
         Literal["sliding", "growing", "triggered"], typer.Option(help="Which are cut; triggered: by a burst of events.")
     ] = "sliding",
-    window_us: Annotated[int, typer.Option(min=1, help="How long a window is, in microseconds.")] = 1_000_000,
-    hop_us: Annotated[int, typer.Option(min=1, help="A window is read ahead so often, in microseconds.")] = 250_000,
+    window_us: Annotated[int, typer.Option(min=1, max=1 << 53, help="How long a window is, in microseconds.")] = 1_000_000,
+    hop_us: Annotated[
+        int, typer.Option(min=1, max=1 << 53, help="A window is read ahead so often, in microseconds.")
+    ] = 250_000,
     share: Annotated[float, typer.Option(help="Of the target's time that reading ahead may take.")] = 0.5,
     reuse_below: Annotated[
         float, typer.Option(help="LOSSY: a frame with fewer events a pixel since the last encoded one takes its features.")
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
-    max_new_tokens: options.MaxNewTokens = 256,
-    temperature: options.Temperature = 0.0,
-    seed: options.Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
-    from eventspec.core import Sampling
     from eventspec.recordings.qa import check_question
 
     recorded.check()
     models.check([method], chosen)
     if not (0 < seconds < math.inf and 0 < every < math.inf):
         raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
+    check_question(prompt)
     if not (0 < share <= 1 and 0 <= reuse_below < math.inf):
         raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
-    check_question(prompt)
-    drawn = options.given_settings(context)
-    Sampling(**drawn)  # refused before minutes of loading
+    given = drawn.given(context, models)
     with waiting("loading the models"):
         whole, window = recorded.open(reading)
         opened = whole.slice(window)
@@ -67,12 +66,13 @@ def live(
         from eventspec.ask.replay import Replay
 
         loaded = models.load([method], chosen)
+        settings = drawn.spelled(loaded, given)
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
     with loaded.live(method, windows=windows, **policy) as stream:
         if standing:
-            stream.standing(prompt, **drawn)
+            stream.standing(prompt, **settings)
         replay = Replay(stream, opened, seconds)
-        answers = ask_repeatedly(stream, replay, prompt, every, drawn, quiet=as_json)
+        answers = ask_repeatedly(stream, replay, prompt, every, settings, quiet=as_json)
         found = report(stream, replay, answers, prompt)
     found["notes"] = [*opened.notes, *replay.notes, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}

@@ -10,7 +10,8 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.help import App
 from eventspec.errors import BadCheckpoint, BadInput
-from eventspec.files import check_empty, check_outputs
+from eventspec.files import check_empty, check_outputs, read_json
+from eventspec.models.shards import check_files
 
 models = App(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 
@@ -167,11 +168,15 @@ def described(given: str) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
 
+    path = folder / "config.json"
+    data = read_json(path)
+    # Parts of a pair have no tokenizer: what else is damaged or missing is said before torch is imported.
+    alone = data.get("model_type") in (None, "packer", "adapter") or ("hidden_size" in data and not _sees(data))
+    check_files(folder, tokenizer=not alone and "eventspec" not in data)
+
     from eventspec.models import configuration as fields
     from eventspec.models.folder import describe
 
-    path = folder / "config.json"
-    data = fields.read_json(path)
     try:
         return _part(folder, data) or describe(folder)
     except fields.BadField as error:
@@ -208,12 +213,16 @@ def _is_head(folder: Path, data: dict[str, Any]) -> bool:
 
     if speculators.KIND in data or isinstance(data.get("eventspec"), dict):
         return True
-    if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
+    if "hidden_size" not in data or _sees(data):
         return False
     try:
         return "fc.weight" in Checkpoint(folder, lambda name: name.removeprefix("model.")).at
     except BadCheckpoint:
         return False  # `describe` knows better what it lacks
+
+
+def _sees(data: dict[str, Any]) -> bool:
+    return any(name.startswith(("vision", "mm_")) for name in data)
 
 
 def parts_of(folder: Path) -> dict[str, list[str]]:

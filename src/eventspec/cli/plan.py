@@ -15,11 +15,14 @@ from eventspec.errors import BadInput
 
 USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
+PREDICTING = ("tokens", "profile", "as_json")
+"""What counts for a machine that is not here."""
 Profile = Annotated[str | None, typer.Option(help="Or predict another machine by name, e.g. rtx4090-nf4-7b or h200-7b.")]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")]
 
 
 def plan(
+    context: typer.Context,
     tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")],
     models: options.Models,
     chosen: options.Chosen,
@@ -30,11 +33,9 @@ def plan(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
-    measuring: dict[str, Any] = {"--pair": models.pair, "--target": models.target, "--questions": questions}
-    measuring |= {f"--{name}": value for name, value in chosen.given.items()}
-    measuring |= {"--limit": None if limit == USUAL_LIMIT else limit}
-    if profile is not None and (given := next((name for name, value in measuring.items() if value is not None), None)):
-        raise BadInput(f"{given} is for measuring here, --profile is another machine: leave one of them out")
+    if profile is not None and (measuring := [name for name in options.given(context) if name not in PREDICTING]):
+        named = " and ".join(map(options.typed, measuring))
+        raise BadInput(f"{named}: for measuring here, and --profile is another machine: leave one of them out")
     if profile is not None:
         from eventspec.experiments import plan as plans
 

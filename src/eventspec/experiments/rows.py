@@ -33,7 +33,7 @@ LOOK = frozenset({"question_id", "method", "vision", "note"})
 def check_place(path: Path, resume: bool = False) -> None:
     """BadInput where rows cannot be written, or where there are some already and `resume` is not given."""
     check_writable(path)
-    if path.exists() and path.stat().st_size and not resume:
+    if path.exists() and path.stat().st_size and RowFile(path, resume=True).rows and not resume:
         raise BadInput(f"{path} holds rows already: go on with them by --resume, or {_OTHER}")
 
 

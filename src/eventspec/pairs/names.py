@@ -33,6 +33,7 @@ EVENT_METHOD = "cross-modal"
 """The method of the event drafter."""
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
+DRAFTLESS = (BASELINE, LOSSY)
 HEAD_METHODS = ("specvlm", "eagle")
 """Methods whose drafts come from a head on the target's features. `auto` has the first that there is for recordings that were
 read before, and mixes without `MIXED_HEAD` have it: SpecVLM's reads a prompt sooner."""
