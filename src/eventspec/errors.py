@@ -36,6 +36,11 @@ class NonFiniteLogits(BadCheckpoint):
     """A target whose logits hold NaN or infinity: whatever is drawn from them is not what it would say."""
 
 
+def several(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: 1 clip, 2 clips; `many` where an s does not do, or a verb follows."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
 def check_known(what: str, given: Iterable[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:
     """BadInput for a name that does not exist, with the one that is probably meant: others' word for it, or the nearest."""
     for name in given:

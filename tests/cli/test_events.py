@@ -242,7 +242,7 @@ def test_the_policy_for_time_is_an_option_of_every_command(tmp_path: Path) -> No
     refused = run("info", tmp_path / "e.txt")
     assert isinstance(refused.exception, BadInput) and 'monotonic="clamp"' in str(refused.exception)
     done = run("info", tmp_path / "e.txt", "--json", "--monotonic", "clamp")
-    assert json.loads(done.stdout)["first_us"] == 5 and "1 event times go back, by at most 1 us" in done.stderr
+    assert json.loads(done.stdout)["first_us"] == 5 and "1 event time goes back, by at most 1 us" in done.stderr
     assert run("convert", tmp_path / "e.txt", tmp_path / "e.h5", "--monotonic", "clamp").exit_code == 0
 
 
@@ -368,7 +368,7 @@ def test_simulate_replaces_the_events_of_a_recording_and_may_cut_it(clip: Path, 
     [
         (("CLIP/events.h5", "--out", "TMP/new"), "holds no frames: give a video, a folder of images"),
         (("CLIP", "--out", "CLIP"), "exists already"),
-        (("CLIP", "--out", "TMP/new", "--end-us", "1001"), "1 frames with different times: events need at least two"),
+        (("CLIP", "--out", "TMP/new", "--end-us", "1001"), "1 frame with different times: events need at least two"),
         (("CLIP", "--out", "TMP/new", "--threshold", "0"), "threshold is 0.0: it must be 0.05 to 10.0"),
         (("none.mp4", "--out", "TMP/new"), "none.mp4: no such file"),
         (

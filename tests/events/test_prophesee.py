@@ -154,13 +154,13 @@ def test_events_whose_time_or_row_is_unknown_are_left_out_and_counted(tmp_path: 
     assert found.events is not None
     same(found.events, ([9], [7], [4098], [0]))
     assert found.notes == (
-        "4 events before the first complete time are left out: their time is unknown",
-        "1 external trigger events are not read",
+        "4 events before the first complete time left out: their time is unknown",
+        "1 external trigger event is not read",
     )
     late = np.array([1 << 28 | 5 << 11 | 7, 8 << 28 | 3, 1 << 28 | 6 << 11 | 7], "<u4").tobytes()
     (tmp_path / "e").write_bytes(b"% evt 2.0\n% geometry 640x480\n% end\n" + late)
     found = open_events(tmp_path / "e")
-    assert found.events is not None and found.events.x.tolist() == [6] and "1 events before" in found.notes[0]
+    assert found.events is not None and found.events.x.tolist() == [6] and "1 event before" in found.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 from eventspec.files import check_folder, check_outputs, check_writable, write_whole
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ def render(
             for index, image in enumerate(pictures(recording.events, representation, windows).images):
                 Image.fromarray(image).save(partial / f"{index:03d}.png")
     about = {"out": str(out), "representation": representation, "windows": windows, "events": len(recording.events)}
-    drawn = f"{windows} {'window' if single else 'image'}{'' if windows == 1 else 's'}"
+    drawn = several(windows, "window" if single else "image")
     drawn = f"a strip of {drawn}" if single else drawn
-    options.print_found(about, as_json, f"{out}: {drawn}, {len(recording.events)} events")
+    options.print_found(about, as_json, f"{out}: {drawn}, {several(len(recording.events), 'event')}")
 
 
 @app.command()
@@ -173,7 +173,7 @@ def simulate(
     with counted("simulating") as show:
         events, notes = model.simulate(clip.frames, clip.times_us, pixels, seed, subframes, lambda done: show(done, len(clip)))
     if recording.events is not None:
-        notes = (*notes, f"the recording's own {len(recording.events)} events are left out")
+        notes = (*notes, f"the recording's own {several(len(recording.events), 'event is', 'events are')} left out")
     options.print_notes(notes)
     source_format = f"{recording.source_format}+simulated"
     made = replace(recording, events=events, notes=(*recording.notes, *notes), source_format=source_format)
@@ -246,8 +246,8 @@ def _write_file(out: Path, write: Callable[[Path], object]) -> None:
 
 
 def _print_written(written: dict[str, Any], as_json: bool) -> None:
-    frames = f" and {written['frames']} frames" if written["kind"] in ("native", "aedat4") else ""
-    options.print_found(written, as_json, f"{written['out']}: {written['events']} events{frames}")
+    frames = f" and {several(written['frames'], 'frame')}" if written["kind"] in ("native", "aedat4") else ""
+    options.print_found(written, as_json, f"{written['out']}: {several(written['events'], 'event')}{frames}")
 
 
 def summary(recording: Recording, by_coordinates: bool = False) -> Facts:

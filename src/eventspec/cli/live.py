@@ -14,7 +14,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.drawn import Drawn
 from eventspec.cli.show import LATE_GUESS
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 
 if TYPE_CHECKING:
     from eventspec.ask import Live, LiveAnswer
@@ -160,16 +160,18 @@ def _spread(values: list[float | None]) -> dict[str, float | int | None]:
 
 def show(found: dict[str, Any]) -> None:
     frames, events = found["frames"], found["events"]
-    typer.echo(f"{frames['arrived']} frames came, {frames['encoded']} were encoded before a question;")
-    typer.echo(f"{frames['dropped']} were not, because others came too soon after them")
+    typer.echo(f"{several(frames['arrived'], 'frame')} came, of which before a question {frames['encoded']} encoded,")
+    typer.echo(f"{frames['dropped']} not, because others came too soon after,")
     if frames["reused"]:
-        typer.echo(f"{frames['reused']} were not, because hardly an event came since another (LOSSY)")
+        typer.echo(f"{frames['reused']} not, because hardly an event came since another (LOSSY)")
     if frames["waiting"]:
-        typer.echo(f"{frames['waiting']} were not yet when the replay ended, or are encoded with their window")
+        typer.echo(f"{frames['waiting']} not yet when the replay ended, or with the window,")
     if frames["lost"]:
-        typer.echo(f"{frames['lost']} were lost: more bytes were held than may be")
-    typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
-    typer.echo(f"{found['windows_read']} windows were read before a question; {len(found['answers'])} answers:")
+        typer.echo(f"{frames['lost']} lost: more bytes were held than may be")
+    typer.echo(f"{several(events['arrived'], 'packet')} of events came, {events['dropped']} dropped")
+    typer.echo(
+        f"{several(found['windows_read'], 'window')} read before a question; {several(len(found['answers']), 'answer')}:"
+    )
     for name, values in found["latency_ms"].items():
         if values["n"]:
             label = name if name == "answer" else f"first {name} token"

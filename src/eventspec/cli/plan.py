@@ -11,7 +11,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import announced, counted, waiting
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 
 USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
@@ -81,7 +81,7 @@ def _of_pair(
         about = f"pair {ready.name}, {described_placement(ready.workers.placement)}"
     names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
     about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"
-    source = f"measured here: means over {measured.answers} answers about {about_what}"
+    source = f"measured here: means over {several(measured.answers, 'answer')} about {about_what}"
     return {"pair": models.name, "about": about, "stages_source": source, **measured.outlook(tokens)}
 
 
@@ -100,7 +100,9 @@ def _print(found: dict[str, Any]) -> None:
     page.print(f"prefill share {found['prefill_share']:.1%}, ceiling {found['ceiling']:.2f}x")
     methods = found["methods"]
     errors = any("error" in row for row in methods.values())
-    table = Table(box=None, header_style="bold", title=f"predicted for {found['tokens']} tokens", title_justify="left")
+    table = Table(
+        box=None, header_style="bold", title=f"predicted for {several(found['tokens'], 'token')}", title_justify="left"
+    )
     table.add_column("method", overflow="fold")
     for head in ("total ms", "speedup", "of ceiling", "tau", "acceptance", *(["error"] if errors else [])):
         table.add_column(head, justify="right", overflow="fold")

@@ -13,7 +13,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import announced, shown
 from eventspec.cli.help import App
-from eventspec.errors import BadInput, check_known
+from eventspec.errors import BadInput, check_known, several
 from eventspec.files import check_empty, check_outputs, read_json
 from eventspec.train.names import (
     HEADS,
@@ -181,8 +181,9 @@ def _heads_of_pair(
         folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if processes.first:
         figures = read_json(folder / "heads.json")
-        taus = figures["calibration"]["tau"].items()
-        lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}" for name, tau in taus]
+        taus = figures["calibration"]["tau"]
+        lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {taus[name]:.2f}" for name in names]
+        lines += [f"not trained now, as measured before: {', '.join(others)}"] if (others := sorted({*taus} - {*names})) else []
         use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
         options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
 
@@ -196,11 +197,11 @@ def _heads_for(
         folder = learn(target, questions, preset, names, out, report, how, longest)
     figures = read_json(folder / "heads.json")
     again = ", which it learned from: there is one recording only" if figures["learned_from_judged"] else ""
-    judged = f"tau of a chain of 8 on {figures['judged']} answers{again}"
+    judged = f"tau of a chain of 8 on {several(figures['judged'], 'answer')}{again}"
     lines = [f"{name:<8} {judged}: {tau:.2f}" for name, tau in figures["calibration"]["tau"].items()]
     use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
     if figures["too_short"] and not as_json:
-        options.print_notes([f"{figures['too_short']} answers were too short to learn from"])
+        options.print_notes([f"{several(figures['too_short'], 'answer was', 'answers were')} too short to learn from"])
     options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
 
 
@@ -317,7 +318,7 @@ def adapter(
         options.print_notes(f"{name} is not calibrated for --method skip-encode: {why}" for name, why in failed.items())
     lines = [
         f"{name:<19} {own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer, "
-        f"{own['answers']:.1%} of {own['n_answers']} answers whole"
+        f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole"
         for name, own in made.items()
     ]
     method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
@@ -395,5 +396,7 @@ def _agreement(figures: dict[str, Any]) -> list[str]:
     for name in ("before", "calibration"):
         own = figures[name]
         leading = f", the first {own['leading']:.1f} of an answer" if "leading" in own else ""
-        lines.append(f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {own['n_answers']} answers")
+        lines.append(
+            f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {several(own['n_answers'], 'answer')}"
+        )
     return lines

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, FrameRows
-from eventspec.errors import BadSetting
+from eventspec.errors import BadSetting, several
 from eventspec.events.stream import EventStream
 
 try:
@@ -171,7 +171,9 @@ def simulate(
         raise BadSetting("seed", f"is {seed}: it must be at least 0")
     last_of_its_time = np.flatnonzero(np.diff(times_us, append=np.iinfo(np.int64).max))
     if len(last_of_its_time) < 2:
-        raise BadInput(f"{len(last_of_its_time)} frames with different times: events need at least two: give a longer video")
+        raise BadInput(
+            f"{several(len(last_of_its_time), 'frame')} with different times: events need at least two: give a longer video"
+        )
     _, height, width, _ = frames.shape
     expected = model.noise_hz * width * height * (int(times_us[-1]) - int(times_us[0])) / 1e6
     if expected > LARGEST_EVENTS:
@@ -211,5 +213,5 @@ def _notes(times_us: Any, frames: int, model: PixelModel, seed: int, subframes: 
     if subframes > 1:
         notes.append(f"frames are blended in {subframes} steps: what moves fades from place to place, it does not pass between")
     if len(times_us) < frames:
-        notes.append(f"{frames - len(times_us)} frames are left out: the next one has the same time")
+        notes.append(f"{several(frames - len(times_us), 'frame is', 'frames are')} left out: the next one has the same time")
     return tuple(notes)
