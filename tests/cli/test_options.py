@@ -84,6 +84,14 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("plan", "--tokens", "9", "--questions", "none.jsonl"), "none.jsonl does not exist"),
     (("models", "check", "nowhere"), "nowhere: no such folder"),
     (("models", "export-head", "oak", "--layout", "safeailab", "--out", "new"), "no head 'oak'"),
+    (
+        ("models", "export-head", "eagle", "--layout", "safeailab", "--out", "new", "--verifier", "x"),
+        "--verifier is for --layout",
+    ),
+    (
+        ("models", "export-head", "eagle", "--layout", "safeailab", "--out", "new", "--pair", "nano", "--target", "."),
+        "both say",
+    ),
     (("demo", "--html", "no/where.html"), "its folder is missing"),
     (("bench", "run", "warp"), "unknown experiment 'warp'"),
     (("bench", "run", "losses"), "losses reads folders"),
@@ -300,3 +308,10 @@ def test_chat_takes_the_settings_of_generate_and_prints_an_object_a_question(
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     assert cli.run(["chat", "example:street"]) == 2
     assert "no question came" in capsys.readouterr().err
+
+
+def test_asking_without_a_pause_says_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["live", "--recording", "example:street", "--prompt", "What is ahead?", "--seconds", "1", "--max-new-tokens", "4"]
+    assert cli.run([*words, "--method", "autoregressive", "--every", "1e-9", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert sum("longer than --every 1e-09: there was hardly any time" in note for note in notes) == 1

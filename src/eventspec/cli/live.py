@@ -74,7 +74,12 @@ def live(
         replay = Replay(stream, opened, seconds)
         answers = ask_repeatedly(stream, replay, prompt, every, settings, quiet=as_json)
         found = report(stream, replay, answers, prompt)
-    found["notes"] = [*opened.notes, *replay.notes, *loaded.notes_on(opened), *found["notes"]]
+    usual_ms, waits = found["latency_ms"]["answer"]["p50"], list[str]()
+    if 1e3 * every < usual_ms:
+        waits.append(
+            f"an answer takes {usual_ms:.0f} ms, longer than --every {every:g}: there was hardly any time to read windows ahead"
+        )
+    found["notes"] = [*opened.notes, *replay.notes, *waits, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
         options.print_found(found, True)

@@ -94,8 +94,8 @@ def export_head(
     layout: Annotated[Literal["safeailab", "speculators"], typer.Option(help="Whose code is to read it.")],
     out: Annotated[Path, options.path("The folder to write: a new one, or an empty one.")],
     pair: Annotated[
-        str, typer.Option(help="Whose target the head is for: a bundled pair, or the folder of a pair.toml.")
-    ] = "nano",
+        str | None, typer.Option(help="Whose target the head is for: a bundled pair (nano), or the folder of a pair.toml.")
+    ] = None,
     target: Annotated[Path | None, options.path("Its checkpoint folder, instead of a pair.")] = None,
     verifier: Annotated[
         str | None,
@@ -107,9 +107,11 @@ def export_head(
     from eventspec.pairs.names import folder_named
     from eventspec.pairs.pair_file import PairFile, folder_of
 
+    if layout != "speculators" and verifier is not None:
+        raise BadInput(f"--verifier is for --layout speculators: leave it out for {layout}")
     check_empty(out)
-    models = options.Models(target=target)
-    read = models.check(["eagle"], options.Chosen(head=head)) if target is not None else [folder_of(pair)]
+    models = options.Models(pair=pair, target=target)
+    read = models.check(["eagle"], options.Chosen(head=head)) if target is not None else [folder_of(models.name)]
     known = {} if target is not None else PairFile.read(read[0]).places("heads")
     check_outputs({"--out": out}, [*read, folder_named("head", head, known)])
 
@@ -119,7 +121,7 @@ def export_head(
     from eventspec.models import configuration as fields
     from eventspec.pairs import load_folders, load_pair
 
-    loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
+    loaded = load_pair(models.name) if target is None else load_folders(target, method="eagle")
     folder, language = folder_named("head", head, loaded.parts.heads), loaded.parts.ends
     trained = load_head(folder, language)
     family = family_of(trained.head)
