@@ -17,7 +17,8 @@ from eventspec import cli
 from eventspec.cli import options
 from eventspec.cli.drawn import Drawn
 from eventspec.cli.generate import _questions
-from eventspec.errors import BadInput
+from eventspec.cli.train import _taus
+from eventspec.errors import BadInput, several
 from eventspec.files import check_outputs
 
 COMMANDS: dict[str, Any] = dict(get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -72,6 +73,12 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*ASK, "--max-new-tokens", "-3"), "--max-new-tokens is -3"),
     ((*ASK, "--window", "5"), "--window 5 cannot be read"),
     ((*ASK, "--window", "9s:"), "outside the recording"),
+    ((*ASK, "--window", "1e300s:"), "--window 1e300s: cannot be read"),
+    ((*ASK, "--window", ":nans"), "--window :nans cannot be read"),
+    (("events", "simulate", "example:street", "--out", "new", "--subframes", f"{10**9}"), "'--subframes'"),
+    (("events", "simulate", "example:street", "--out", "new", "--seed", "-1"), "'--seed'"),
+    (("events", "simulate", "example:street", "--out", "new", "--refractory-us", f"{10**20}"), "--refractory-us is 1000"),
+    (("scenes", "make", "--out", "new", "--clips", "0"), "--clips is 0: it must be at least 1"),
     ((*ASK, "--sensor", "wide"), "sensor 'wide' is unknown"),
     ((*ASK, "--device", "a b"), "device 'a b' is none"),
     ((*ASK, "--pair", "."), "no pair '.'"),
@@ -120,6 +127,7 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("plan", "--tokens", "9", "--sensor", "wide"), "sensor 'wide' is unknown"),
     (("plan", "--tokens", "9", "--profile", "h200-7b", "--sensor", "9x9", "--draft", "always"), "--sensor and --draft"),
     (("train", "adapter", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("live", "--prompt", "x", "--recording", "example:street", "--seconds", "1e20"), "at most 1e+07"),
     (("train", "embedded", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
     (("train", "mixture", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
     (("scenes", "make", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
@@ -315,3 +323,16 @@ def test_asking_without_a_pause_says_what_it_costs(capsys: pytest.CaptureFixture
     assert cli.run([*words, "--method", "autoregressive", "--every", "1e-9", "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert sum("longer than --every 1e-09: there was hardly any time" in note for note in notes) == 1
+
+
+def test_the_figures_of_a_training_are_those_of_its_heads() -> None:
+    assert _taus({"eagle": 2.5, "hivis": 2.0}, ["eagle"]) == [
+        "eagle    tau of a chain of 8 on calibration clips: 2.50",
+        "not trained now: hivis",
+    ]
+    assert len(_taus({"eagle": 2.5}, ["eagle"])) == 1
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    assert (several(0, "clip"), several(1, "clip"), several(2, "clip")) == ("0 clips", "1 clip", "2 clips")
+    assert several(1, "frame is", "frames are") + several(3, "frame is", "frames are") == "1 frame is3 frames are"

@@ -66,8 +66,8 @@ class Drawn:
         if self.regex is not None:
             regex_grammars(self.regex)
         models.check_room(named.get("max_new_tokens", 1), max(given["logit_bias"], default=0))
-        idle = [options.typed(name) for name in ("top_k", "top_p", "min_p") if name in named and not self.temperature]
-        if idle:
+        idle = [options.typed(name) for name in ("top_k", "top_p", "min_p") if getattr(self, name) != getattr(Drawn, name)]
+        if idle and not self.temperature:
             options.print_notes([f"{' and '.join(idle)} without effect: at temperature 0 the likeliest token is taken"])
         return given
 

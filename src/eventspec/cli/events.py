@@ -150,8 +150,10 @@ def simulate(
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
     refractory_us: Annotated[int, typer.Option(help="Least time between two events of a pixel.")] = 500,
-    subframes: Annotated[int, typer.Option(help="Blend frames linearly in so many steps (coarse videos); 1 = not.")] = 1,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 0,
+    subframes: Annotated[
+        int, typer.Option(min=1, max=1000, help="Blend frames linearly in so many steps (coarse videos); 1 = not.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same events.")] = 0,
     fps: Annotated[float | None, typer.Option(help="Frames a second of image folders without timestamps.txt.")] = None,
     as_json: options.AsJson = False,
 ) -> None:

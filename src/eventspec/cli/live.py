@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from eventspec.ask import Live, LiveAnswer
     from eventspec.ask.replay import Replay
 
+LONGEST_S = 1e7
+"""Seconds of a replay: four months."""
+
 
 def live(
     context: typer.Context,
@@ -51,8 +54,8 @@ def live(
 
     recorded.check()
     models.check([method], chosen)
-    if not (0 < seconds < math.inf and 0 < every < math.inf):
-        raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
+    if not (0 < seconds <= LONGEST_S and 0 < every <= LONGEST_S):
+        raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and at most {LONGEST_S:g}")
     check_question(prompt)
     if not (0 < share <= 1 and 0 <= reuse_below < math.inf):
         raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
@@ -74,12 +77,8 @@ def live(
         replay = Replay(stream, opened, seconds)
         answers = ask_repeatedly(stream, replay, prompt, every, settings, quiet=as_json)
         found = report(stream, replay, answers, prompt)
-    usual_ms, waits = found["latency_ms"]["answer"]["p50"], list[str]()
-    if 1e3 * every < usual_ms:
-        waits.append(
-            f"an answer takes {usual_ms:.0f} ms, longer than --every {every:g}: there was hardly any time to read windows ahead"
-        )
-    found["notes"] = [*opened.notes, *replay.notes, *waits, *loaded.notes_on(opened), *found["notes"]]
+    hurried = _hurried(every, found["latency_ms"]["answer"]["p50"])
+    found["notes"] = [*opened.notes, *replay.notes, *hurried, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
         options.print_found(found, True)
@@ -143,6 +142,15 @@ def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str)
         ],
         "notes": counts["notes"],
     }
+
+
+def _hurried(every: float, usual_ms: float) -> list[str]:
+    """A note where questions come so soon after each other that they leave the target no time for anything else."""
+    if 1e3 * every >= usual_ms:
+        return []
+    return [
+        f"an answer takes {usual_ms:.0f} ms, longer than --every {every:g}: there was hardly any time to read windows ahead"
+    ]
 
 
 def _since(answer: LiveAnswer, mark: str) -> float | None:

@@ -4,6 +4,7 @@ what drafts. What can be checked without a model is checked before one is loaded
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -85,6 +86,8 @@ Order = Annotated[
     ),
 ]
 DropOutside = Annotated[bool, typer.Option("--drop-outside", help="Drop events outside the sensor; else the file is refused.")]
+LAST_S = 1e12
+"""Seconds that no recording lasts."""
 SPECIALS = 1 << 10
 """Ids that a tokenizer may have beyond those that its model has rows for."""
 WHOLE = "Event file, video, folder of images, DSEC, RPG or native folder; or example:street."
@@ -185,7 +188,8 @@ class Recorded:
 
         def end(text: str) -> int | None:
             if text.endswith("s"):
-                return begin_us + round(1e6 * float(text.removesuffix("s")))
+                seconds = float(text.removesuffix("s"))
+                return begin_us + round(1e6 * seconds if abs(seconds) < LAST_S else math.nan)
             return int(text) if text else None
 
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -159,6 +159,7 @@ def heads(
     check_out(out, resume)
     models, read = options.Models(target=target, device=device or "cpu"), read_questions(questions)
     folders = models.check(["autoregressive"], options.Chosen())
+    models.check_room(max_new_tokens or 0, 0)
     check_outputs({"--out": out}, [*folders, questions, *(whole_of(one) for one in {asked.recording for asked in read})])
     announced(f"training into {out}")
     from eventspec.models.loading import LoadOptions
@@ -175,17 +176,22 @@ def _heads_of_pair(
     from eventspec.train.processes import started
 
     if begin_with is not None and launched_first():
-        options.print_notes(_first_weights(begin_with, names))
+        options.print_notes(recipe.first_weights(begin_with, names))
     stages = ("render train", "render calibration", "heads")
     with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
         folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if processes.first:
         figures = read_json(folder / "heads.json")
-        taus = figures["calibration"]["tau"]
-        lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {taus[name]:.2f}" for name in names]
-        lines += [f"not trained now, as measured before: {', '.join(others)}"] if (others := sorted({*taus} - {*names})) else []
+        lines = _taus(figures["calibration"]["tau"], names)
         use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
         options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
+
+
+def _taus(taus: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    """Of the heads that were trained; the pair's others are named, as their figures are of an earlier training."""
+    lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {taus[name]:.2f}" for name in names]
+    others = sorted({*taus} - {*names})
+    return [*lines, f"not trained now: {', '.join(others)}"] if others else lines
 
 
 def _heads_for(
@@ -203,21 +209,6 @@ def _heads_for(
     if figures["too_short"] and not as_json:
         options.print_notes([f"{several(figures['too_short'], 'answer was', 'answers were')} too short to learn from"])
     options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
-
-
-def _first_weights(pair: str, names: list[str]) -> list[str]:
-    """A note for every head that begins with another head's weights, or finds none in the pair."""
-    from eventspec.pairs.pair_file import folder_of
-    from eventspec.train.heads import earlier_head
-
-    notes = []
-    for name in names:
-        earlier = folder_of(pair) / "heads" / earlier_head(name)
-        if not earlier.is_dir():
-            notes.append(f"pair {pair} has no head {earlier.name}: {name} has nothing to begin with but random weights")
-        elif earlier.name != name:
-            notes.append(f"{name} begins with the weights of the pair's head {earlier.name}")
-    return notes
 
 
 @train.command()
