@@ -69,6 +69,7 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*ASK, "--drafter", "fin"), "no drafter 'fin'"),
     ((*ASK, "--method", "aligned", "--adapter", "oak"), "no adapter 'oak'"),
     ((*ASK, "--method", "compressed-target", "--compress", "melt:3"), "unknown compression 'melt'"),
+    ((*ASK, "--method", "compressed-target", "--compress", "pool:0"), "compression 'pool:0' leaves no visual token"),
     ((*ASK, "--method", "skip-encode", "--risk", "3"), "a risk of 3.0"),
     ((*ASK, "--max-new-tokens", "-3"), "--max-new-tokens is -3"),
     ((*ASK, "--window", "5"), "--window 5 cannot be read"),

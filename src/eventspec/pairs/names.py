@@ -139,6 +139,8 @@ class CompressionSpec:
         if not size.isdecimal() or len(size) > 6:
             raise BadInput(f"compression '{text}' cannot be read: give KIND:SIZE, such as pool:3")
         check_known("compression", [kind], COMPRESSIONS)
+        if not int(size):
+            raise BadInput(f"compression '{text}' leaves no visual token: give a whole number from 1 on")
         return cls(kind, int(size))
 
     def __str__(self) -> str:
