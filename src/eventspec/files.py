@@ -110,7 +110,7 @@ def check_writable(path: Path) -> None:
 
 
 def _check_room(path: Path, folders: Iterable[Path]) -> None:
-    folder = next(parent for parent in folders if parent.exists())
+    folder = next(parent for parent in folders if os.path.lexists(parent))  # a link that leads nowhere too
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -239,6 +239,7 @@ class Models:
     def check(self, methods: Sequence[str], chosen: Chosen, also: Mapping[str, Iterable[str]] | None = None) -> list[Path]:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
+        from eventspec.models.shards import check_files
         from eventspec.pairs.names import DRAFTLESS, check_choices, check_method, check_parts
         from eventspec.pairs.pair_file import PairFile, folder_of
 
@@ -265,7 +266,11 @@ class Models:
             self._check_of_target(methods, chosen.given)
             folder, tables = self.target, {}
         parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("drafter", "head", "compress", "adapter")}
-        return [folder, *check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)]
+        found = check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)
+        for part in found:
+            if (part / "config.json").is_file():
+                check_files(part, tokenizer=False)
+        return [folder, *found]
 
     def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
         from eventspec.models.shards import check_files
