@@ -97,7 +97,8 @@ def _constraint(name: str, value: Any) -> Constraint | None:
 
 
 def _wrong(name: str, value: Any, wanted: str) -> BadSetting:
-    shown = repr(value)
+    texts = isinstance(value, tuple) and bool(value) and all(isinstance(text, str) for text in value)
+    shown = ", ".join(map(repr, value)) if texts else repr(value)
     return BadSetting(name, f"is {shown if len(shown) <= 60 else shown[:57] + '...'}: it must be {wanted}")
 
 
@@ -144,7 +145,7 @@ class Sampling:
             ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
             # Beyond these a logit overflows, and no comparison of two infinities means anything.
             ("repetition_penalty", 1e-3 <= self.repetition_penalty <= 1e3, "in [0.001, 1000] (1 switches it off)"),
-            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+            ("max_new_tokens", 1 <= self.max_new_tokens < 1 << 31, "from 1 to 2147483647"),
             ("seed", self.seed >= 0, "at least 0"),
             ("stop_strings", all(self.stop_strings), "texts that are not empty"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2] (0 switches it off)"),

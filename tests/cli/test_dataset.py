@@ -102,7 +102,7 @@ def test_questions_about_events_alone_are_refused_by_a_target_that_sees_frames(
     told(capsys, "questions", "data", "--out", "qa.jsonl")
     assert run(["bench", "compare", "--questions", "qa.jsonl", "--method", "prior", "--out", "rows.jsonl"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "2 of 2 recordings have no RGB frames, first data" in said and "sees frames" in said
+    assert said.count("\n") == 1 and "2 of 2 recordings without RGB frames, first data" in said and "sees frames" in said
     assert not (tmp_path / "rows.jsonl").exists()
     page = told(capsys, "verify", "data", "--recordings", "data")[0]
     assert page.count(": has no frames") == 2
@@ -116,7 +116,7 @@ def test_questions_are_rows_that_compare_reads(
     (tmp_path / "out").mkdir()
     out, notes = told(capsys, "questions", tmp_path / "data", "--out", tmp_path / "out/qa.jsonl")
     assert out == f"{tmp_path / 'out/qa.jsonl'}: {questions} questions about {recordings} recordings\n"
-    assert notes.startswith("note: 1 recordings are missing: their questions are left out\nnote: ")
+    assert notes.startswith("note: 1 recording is missing: their questions are left out\nnote: ")
     rows = [json.loads(row) for row in (tmp_path / "out/qa.jsonl").read_text().splitlines()]
     assert len(rows) == questions and all(list(row) == ["recording", "kind", "question", "answer", "id"] for row in rows)
     assert all(row["recording"].startswith("../data/") for row in rows)  # the two folders may move together
@@ -159,3 +159,14 @@ def test_questions_that_cannot_be_written_are_one_line(
     monkeypatch.chdir(tmp_path)
     assert says in line(capsys, "questions", *words, "--out", "qa.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([words[0], "empty"])
+
+
+def test_a_damaged_json_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    damaged = tmp_path / "instructions.json"
+    damaged.write_text("{not json")
+    for words in ((tmp_path,), (damaged,), (tmp_path, "--kind", "eventgpt")):
+        for command in (("verify",), ("questions", "--out", tmp_path / "qa.jsonl")):
+            assert f"{damaged}: is not readable JSON" in line(capsys, *command, *words)
+    damaged.rename(tmp_path / "test_q.json")
+    out, _ = told(capsys, "verify", tmp_path)
+    assert f"{tmp_path / 'test_q.json'}: is not readable JSON" in out and "  test_a.json" in out

@@ -172,7 +172,7 @@ def test_a_sensor_size_is_found_wherever_it_stands(tmp_path: Path, group: str, s
 
 def test_two_sizes_are_refused_until_one_is_asked_for(tmp_path: Path) -> None:
     h5(tmp_path / "e", np.arange(COUNT), size={"width": 1280, "height": 720, "events/resolution": np.array([640, 480])})
-    with pytest.raises(BadInput, match=r"1280x720 \(in /\) and 640x480 \(in /events\): say which it is with --sensor"):
+    with pytest.raises(BadInput, match=r"1280x720 \(in /\) and 640x480 \(in /events\): say which it is by sensor_size"):
         open_events(tmp_path / "e")
     chosen = open_events(tmp_path / "e", (1280, 720)).events
     assert chosen is not None and chosen.width == 1280

@@ -117,7 +117,7 @@ def test_times_that_go_back_are_refused_or_lifted_over_messages_too(tmp_path: Pa
         Recording.open(path)
     lifted = Recording.open(path, monotonic="clamp")
     assert lifted.events is not None and lifted.events.t.tolist() == [ROWS[i][2] for i in (0, 4, 4, 6)]
-    assert "1 event times go back, by at most 74 us: each is lifted to the latest time before it" in lifted.notes
+    assert "1 event time goes back, by at most 74 us: each is lifted to the latest time before it" in lifted.notes
 
 
 def test_a_sensor_of_no_size_needs_one(tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_packets_of_evt3_go_on_where_the_one_before_ended(tmp_path: Path, kind: 
     recording = Recording.open(path)
     assert same(recording, DECODED) and recording.events is not None and recording.events.width == 1280
     assert recording.notes == (
-        "1 events before the first complete time are left out: their time is unknown",
-        "1 external trigger events are not read",
+        "1 event before the first complete time left out: their time is unknown",
+        "1 external trigger event is not read",
     )
     monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", 2)
     assert same(Recording.open(path).slice(Window(24577, 24578)), DECODED[-2:])

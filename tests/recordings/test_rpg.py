@@ -66,7 +66,7 @@ def test_a_part_may_lack(sequence: Path) -> None:
         Recording.open(sequence)
     for image in (sequence / "images").iterdir():
         image.unlink()
-    with pytest.raises(SizeUnknown, match="--sensor"):
+    with pytest.raises(SizeUnknown, match="sensor_size"):
         Recording.open(sequence)
     alone = Recording.open(sequence, (240, 180))
     assert alone.video is None and alone.events is not None and np.array_equal(alone.events.x, np.arange(6))

@@ -11,8 +11,8 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
-from eventspec.errors import BadInput
-from eventspec.files import check_empty, check_outputs
+from eventspec.errors import BadInput, several
+from eventspec.files import check_empty, check_outputs, check_writable
 
 if TYPE_CHECKING:
     from eventspec.recordings.layout import Layout, Report
@@ -66,16 +66,19 @@ def questions(
     """Write the questions whose recordings are there, one JSON line each, for `bench compare --questions`."""
     from eventspec.recordings.datasets import questions_of, write_questions
 
+    check_writable(out)
     layout, found = questions_of(path, kind, recordings, split)
     check_outputs({"--out": out}, {row.recording for row in found.rows})
     write_questions(out, found)
     recorded = len({row.recording for row in found.rows})
     if found.missing:
-        options.print_notes([f"{len(found.missing)} recordings are missing: their questions are left out"])
+        options.print_notes(
+            [several(len(found.missing), "recording is", "recordings are") + " missing: their questions are left out"]
+        )
     options.print_notes(found.notes)
     counts = {"questions": len(found.rows), "recordings": recorded, "missing": list(found.missing)}
     about = {"kind": layout.name, "out": str(out), **counts}
-    options.print_found(about, as_json, f"{out}: {len(found.rows)} questions about {recorded} recordings")
+    options.print_found(about, as_json, f"{out}: {several(len(found.rows), 'question')} about {several(recorded, 'recording')}")
 
 
 @scenes.command()
@@ -94,7 +97,7 @@ def make(
         write_scenes(out, clips, split, seed, lambda done: show(done, clips))
     questions = out / "qa.jsonl"
     made = {"clips": clips, "split": split, "seed": seed, "folder": str(out), "questions": str(questions)}
-    options.print_found(made, as_json, f"{clips} clips in {out}, questions in {questions}")
+    options.print_found(made, as_json, f"{several(clips, 'clip')} in {out}, questions in {questions}")
 
 
 def _lines(path: Path, layout: Layout, report: Report, most_missing: int) -> list[str]:

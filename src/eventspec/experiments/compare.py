@@ -20,6 +20,7 @@ from eventspec.costs.fit import session_of
 from eventspec.engine.distribution import allowed
 from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
+from eventspec.errors import several
 from eventspec.experiments.arms import Arm, Opening, Recordings, ask, interleaved
 from eventspec.experiments.figures import Row, summary
 from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, check_arms, with_events
@@ -292,7 +293,7 @@ def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
         return
     blind = [path for path in recordings.paths if not len(recordings.real(path).video or ())]
     if blind:
-        problem = f"{len(blind)} of {len(recordings.paths)} recordings have no RGB frames, first {blind[0]}"
+        problem = f"{len(blind)} of {several(len(recordings.paths), 'recording')} without RGB frames, first {blind[0]}"
         raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 

@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from eventspec.core import BadInput
+from eventspec.errors import several
 from eventspec.files import write_text
 from eventspec.recordings import activitynet_qa, dsec, eventgpt_json, mvsec
-from eventspec.recordings.layout import Layout, QuestionSet, Report, opened
+from eventspec.recordings.layout import Layout, QuestionSet, Report, content_of, listed, opened
 from eventspec.recordings.recording import Recording
 
 LAYOUTS: dict[str, Layout] = {
@@ -24,9 +25,11 @@ def layout_of(path: Path, kind: str | None = None) -> Layout:
         raise BadInput(f"kind {kind!r} is unknown: choose one of {', '.join(LAYOUTS)}")
     if not path.exists():
         raise BadInput(f"{path}: no such file or folder: check the path")
-    if kind is not None:
-        return LAYOUTS[kind]
-    found = next((layout for layout in LAYOUTS.values() if layout.matches(path)), None)
+    found = LAYOUTS.get(kind or "") or next((layout for layout in LAYOUTS.values() if layout.matches(path)), None)
+    if found is None or not found.matches(path):  # a damaged file may be why
+        for file in [path] if path.is_file() else listed(path):
+            if file.suffix.lower() == ".json" and file.is_file():
+                content_of(file)
     if found is None:
         known = ", ".join(f"{layout.title} ({layout.name})" for layout in LAYOUTS.values())
         raise BadInput(f"{path}: is none of {known}: name the one it should be with --kind, to see the expected tree")
@@ -40,7 +43,11 @@ def questions_of(
     layout = layout_of(path, kind)
     found = _asked(layout, path, recordings, split)
     if not found.rows:
-        lacks = f"{len(found.missing)} recordings are missing, first {found.missing[0]}" if found.missing else "no question"
+        lacks = (
+            several(len(found.missing), "recording is", "recordings are") + f" missing, first {found.missing[0]}"
+            if found.missing
+            else "no question"
+        )
         raise BadInput(f"{path}: {lacks}: see `eventspec dataset verify`, or name their folder with --recordings")
     return layout, found
 

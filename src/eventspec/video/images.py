@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.errors import BadSetting, several
 from eventspec.files import check_file
 from eventspec.video.clip import VideoFile
 from eventspec.video.stored import Frames, check_frame, read_clip
@@ -120,11 +121,13 @@ def _times(
     else:
         rate = DEFAULT_FPS if fps is None else fps
         if not 0 < rate <= 1e6:
-            raise BadInput(f"fps is {rate}: give frames a second, above 0")
+            raise BadSetting("fps", f"is {rate}: give frames a second, above 0")
         note = f"frame times are assumed: {rate:g} frames a second" + ("" if fps else f" (no {TIMES_FILE})")
         return np.round(np.arange(frames) * (1e6 / rate)).astype(np.int64), (note,)
     if len(times) != frames:
-        raise BadInput(f"{place}: {len(times)} times for {frames} images in {folder}: give one time an image")
+        raise BadInput(
+            f"{place}: {several(len(times), 'time')} for {several(frames, 'image')} in {folder}: give one time an image"
+        )
     return np.array(times, np.int64), ()
 
 

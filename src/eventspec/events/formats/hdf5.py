@@ -130,7 +130,7 @@ def stated_size(
         return asked
     if len(sizes) > 1:
         both = " and ".join(f"{width}x{height} (in {where})" for (width, height), where in sizes.items())
-        raise BadInput(f"{path}: states its sensor size as {both}: say which it is with --sensor, in Python sensor_size")
+        raise BadInput(f"{path}: states its sensor size as {both}: say which it is by sensor_size")
     return next(iter(sizes), None)
 
 
@@ -259,7 +259,7 @@ class H5Source(Source):
                 table = self._table(file)
                 first, last = int(table.time(0)), int(table.time(self._count - 1))
             if first < 0 or last < first:
-                raise BadInput(f"{self._path}: t goes from {first} to {last}: sort the file, or read it with --monotonic clamp")
+                raise BadInput(f'{self._path}: t goes from {first} to {last}: sort the file, or read it with monotonic="clamp"')
             return Window(first, last + 1)
         return self._hull
 

@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.errors import several
 from eventspec.events.formats.columns import ORDERS, Unit, column_of, order_of, places_in, unit_of
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, opened
@@ -161,7 +162,12 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
     decode = decoder(path, found, path.stat().st_size, policy.monotonic == "raise")
     source = Sequential(path, size, policy, decode, found.start, path.stat().st_size, 0, _named(path, found.start))
     try:
-        return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
+        return event_file(
+            NAME,
+            source,
+            notes,
+            lambda cut: [f"the last line is cut: {several(cut, 'byte')} lost"] if cut else [],
+        )
     except BadInput as error:
         if found.header:
             raise
