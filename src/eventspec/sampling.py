@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -15,6 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from eventspec.errors import BadSetting, check_known
+
+MOST_TOKENS = (1 << 31) - 1
+"""Of an answer."""
 
 
 class ConstraintState(Protocol):
@@ -145,7 +147,7 @@ class Sampling:
             ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
             # Beyond these a logit overflows, and no comparison of two infinities means anything.
             ("repetition_penalty", 1e-3 <= self.repetition_penalty <= 1e3, "in [0.001, 1000] (1 switches it off)"),
-            ("max_new_tokens", 1 <= self.max_new_tokens < 1 << 31, "from 1 to 2147483647"),
+            ("max_new_tokens", 1 <= self.max_new_tokens <= MOST_TOKENS, f"from 1 to {MOST_TOKENS}"),
             ("seed", self.seed >= 0, "at least 0"),
             ("stop_strings", all(self.stop_strings), "texts that are not empty"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2] (0 switches it off)"),
@@ -174,7 +176,7 @@ class Sampling:
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """BadInput for fields of `Sampling` that are wrong whatever the others are, which a checkpoint may know better."""
-    Sampling().but(**{"max_new_tokens": sys.maxsize, **settings})
+    Sampling().but(**{"max_new_tokens": MOST_TOKENS, **settings})
 
 
 _READERS: dict[Any, Callable[[str, Any], Any]] = {
