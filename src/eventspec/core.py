@@ -150,7 +150,7 @@ class Verdict:
     near_ties: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tokens: Sequence[int], path: Sequence[int] = (), near_ties: Sequence[int] = ()) -> Verdict:
+    def of(cls, *, tokens: Sequence[int], path: Sequence[int] = (), near_ties: Sequence[int] = ()) -> Verdict:
         return cls(np.array(path, np.int64), np.array(tokens, np.int64), tuple(near_ties))
 
 

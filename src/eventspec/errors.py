@@ -18,7 +18,7 @@ class BadInput(EventspecError):
 
 
 class BadSetting(BadInput):
-    """A field of `Sampling` that cannot be used: its `name`, and what is `wrong` with it."""
+    """A setting that cannot be used: its `name`, which the command line has as an option, and what is `wrong` with it."""
 
     def __init__(self, name: str, wrong: str) -> None:
         super().__init__(name, wrong)
@@ -34,6 +34,11 @@ class BadCheckpoint(EventspecError):
 
 class NonFiniteLogits(BadCheckpoint):
     """A target whose logits hold NaN or infinity: whatever is drawn from them is not what it would say."""
+
+
+def several(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: 1 clip, 2 clips; `many` where an s does not do, or a verb follows."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def check_known(what: str, given: Iterable[str], known: Collection[str], meant: Mapping[str, str] | None = None) -> None:

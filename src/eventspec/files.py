@@ -68,10 +68,19 @@ def check_file(path: Path) -> None:
         raise BadInput(f"{path}: the file is empty (0 bytes): copy or record it again")
 
 
+def check_folder(folder: Path) -> None:
+    """BadInput where no file could be put in a folder of this name, which is there or can be made."""
+    if os.path.lexists(check_name(folder)) and not folder.is_dir():
+        what = "a link that leads nowhere" if folder.is_symlink() and not folder.exists() else "no folder"
+        raise BadInput(f"{folder} is {what}: choose another place")
+    _check_room(folder, (folder.absolute(), *folder.absolute().parents))
+
+
 def check_empty(folder: Path, otherwise: str = "or remove it first") -> None:
-    """BadInput unless a folder is new or empty, and no link; `otherwise`: what else can be done."""
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+    """BadInput unless a folder is new or empty, no link, and can be written; `otherwise`: what else can be done."""
+    if check_name(folder).is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise BadInput(f"{folder}: exists and is not an empty folder: choose another folder, {otherwise}")
+    check_folder(folder)
 
 
 def append_line(file: io.FileIO, line: str) -> None:
@@ -95,14 +104,18 @@ def check_writable(path: Path) -> None:
         raise BadInput(f"{path} is a folder: name a file in it")
     if path.exists() and not path.is_file():
         raise BadInput(f"{path} is no ordinary file, and would be replaced by one: choose another place")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    _check_room(path, path.absolute().parents)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
+
+
+def _check_room(path: Path, folders: Iterable[Path]) -> None:
+    folder = next(parent for parent in folders if os.path.lexists(parent))  # a link that leads nowhere too
     try:
         with tempfile.TemporaryFile(dir=folder):
-            writable = not path.exists() or os.access(path, os.W_OK)
+            pass
     except OSError as error:
         raise BadInput(f"{path} cannot be written ({folder}: {error.strerror}): choose another place") from None
-    if not writable:
-        raise BadInput(f"{path} cannot be written: choose another place, or check its rights")
 
 
 def check_files(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None] = ()) -> None:

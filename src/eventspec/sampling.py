@@ -15,6 +15,9 @@ import numpy as np
 
 from eventspec.errors import BadSetting, check_known
 
+MOST_TOKENS = (1 << 31) - 1
+"""Of an answer."""
+
 
 class ConstraintState(Protocol):
     """Where an answer stands in what it may say. It never changes: every branch of a draft tree has its own."""
@@ -96,16 +99,17 @@ def _constraint(name: str, value: Any) -> Constraint | None:
 
 
 def _wrong(name: str, value: Any, wanted: str) -> BadSetting:
-    shown = repr(value)
+    texts = isinstance(value, tuple) and bool(value) and all(isinstance(text, str) for text in value)
+    shown = ", ".join(map(repr, value)) if texts else repr(value)
     return BadSetting(name, f"is {shown if len(shown) <= 60 else shown[:57] + '...'}: it must be {wanted}")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Penalties and bad words
-    go by the answer's own tokens; `min_new_tokens` holds back the `stop_ids` only. In which order: ``engine.distribution``.
-    `prompt_ids` stand before the answer for repetition penalty, n-grams and bad words, as in transformers: a target that knows
-    its prompt's ids fills them in. Without `skip_special_tokens` an answer's text has them too.
+    """How the next token is drawn from the target's logits, and when to stop. Temperature 0 is greedy. Frequency and presence
+    penalty go by the answer's own tokens; repetition penalty, n-grams and bad words, as in transformers, by `prompt_ids` too,
+    which a target fills in that knows its prompt's ids. `min_new_tokens` holds back the `stop_ids` only. In which order:
+    ``engine.distribution``. Without `skip_special_tokens` an answer's text shows special tokens too.
 
     BadInput names the field whose value has the wrong type or lies out of range. Nothing in it can be changed afterwards.
     """
@@ -133,6 +137,7 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, read in _READ.items():
             object.__setattr__(self, name, read(name, getattr(self, name)))
+        most = self.max_new_tokens
         ids = {name: getattr(self, name) for name in ("stop_ids", "banned_ids", "logit_bias", "prompt_ids")}
         rules = (
             *((name, min(given, default=0) >= 0, "of ids from 0 on") for name, given in ids.items()),
@@ -142,7 +147,7 @@ class Sampling:
             ("min_p", 0 <= self.min_p < 1, "in [0, 1)"),
             # Beyond these a logit overflows, and no comparison of two infinities means anything.
             ("repetition_penalty", 1e-3 <= self.repetition_penalty <= 1e3, "in [0.001, 1000] (1 switches it off)"),
-            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+            ("max_new_tokens", 1 <= self.max_new_tokens <= MOST_TOKENS, f"from 1 to {MOST_TOKENS}"),
             ("seed", self.seed >= 0, "at least 0"),
             ("stop_strings", all(self.stop_strings), "texts that are not empty"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2] (0 switches it off)"),
@@ -151,7 +156,7 @@ class Sampling:
             ("bad_words", all(self.bad_words), "without empty sequences"),
             ("bad_words", all(token >= 0 for word in self.bad_words for token in word), "of ids from 0 on"),
             ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "at least 0 (0 switches it off)"),
-            ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, "from 0 to max_new_tokens"),
+            ("min_new_tokens", 0 <= self.min_new_tokens <= most, f"from 0 to max_new_tokens, {most}"),
         )
         for name, holds, wanted in rules:
             if not holds:
@@ -167,6 +172,11 @@ class Sampling:
         """The same with other settings; BadInput for one that does not exist, with the name that was probably meant."""
         check_known("setting", settings, _READ, _MEANT)
         return replace(self, **settings)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """BadInput for fields of `Sampling` that are wrong whatever the others are, which a checkpoint may know better."""
+    Sampling().but(**{"max_new_tokens": MOST_TOKENS, **settings})
 
 
 _READERS: dict[Any, Callable[[str, Any], Any]] = {

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eventspec.cli import run
+from eventspec.cli import commands, run
+from eventspec.errors import BadCheckpoint, BadInput, BadSetting
 from eventspec.events.stream import EventStream
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording, write_native
@@ -156,7 +157,7 @@ def test_settings_out_of_range(capsys: pytest.CaptureFixture[str], option: str, 
         (("--logit-bias", "3=nan"), "--logit-bias"),
         (("--logit-bias", "99999=1"), "not in the vocabulary"),
         (("--bad-word", ""), "or an empty one"),
-        (("--json-schema", "nowhere.json"), "nowhere.json cannot be read"),
+        (("--json-schema", "nowhere.json"), "nowhere.json: no such file"),
         (("--json-schema", "x", "--regex", "y"), "exclude each other"),
     ],
     ids=str,
@@ -309,3 +310,21 @@ def test_a_demo_that_cannot_be_written_is_refused_at_once(capsys: pytest.Capture
     refused(capsys, "demo", "--out", tmp_path / "file/in")
     assert "device-plan" in refused(capsys, "demo", "--out", tmp_path / "new", "--device-plan", "three")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (BadSetting("window_us", "is 0: wrong"), "--window-us is 0: wrong"),
+        (BadSetting("min_new_tokens", "is 9: from 0 to max_new_tokens"), "--min-new-tokens is 9: from 0 to --max-new-tokens"),
+        (BadSetting("stop_strings", "is wrong"), "--stop is wrong"),
+        (BadInput("give sensor_size=(640, 480)"), "give --sensor 640x480"),
+        (BadInput('monotonic="clamp", drop_outside=True'), "--monotonic clamp, --drop-outside"),
+        (BadInput("cut it, or lower noise_hz"), "cut it, or lower --noise-hz"),
+        (BadInput("a/window_us/top_k.npz, top_k.npz: not_an_option"), "a/window_us/top_k.npz, top_k.npz: not_an_option"),
+        (BadCheckpoint("a/generation_config.json: top_k is wrong"), "a/generation_config.json: top_k is wrong"),
+    ],
+)
+def test_settings_are_named_as_they_are_typed(error: Exception, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands._explain(error) == 2
+    assert capsys.readouterr().err == f"eventspec: {says}\n"

@@ -85,7 +85,8 @@ def test_an_interval_says_its_n_or_why_there_is_none() -> None:
     few = {**FIGURES, "speedup_ci95": [None, None]}
     told = " ".join(page(recordings=4, autoregressive=few, eagle=few))
     assert "Too few recordings for intervals: n = 4, at least 5 are needed." in told and ".." not in told
-    assert "95 %, studentized bootstrap over recordings, n = 9." in " ".join(page(autoregressive=BASE, eagle=FIGURES))
+    some = " ".join(page(autoregressive=BASE, eagle=FIGURES))
+    assert "95 %, studentized bootstrap over recordings, n = 9. With fewer than 20 they are too narrow: in simulations" in some
 
 
 def test_nobody_is_above_the_ceiling_without_a_word() -> None:

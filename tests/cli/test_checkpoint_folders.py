@@ -268,7 +268,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert "neither config.json nor pair.toml" in refused(capsys, "models", "check", tmp_path)
     assert "no drafter 'fin'" in refused(capsys, *ASK, "--drafter", "fin")
     assert "must see events" in refused(capsys, *ASK, "--drafter", folders.video_llava)
-    assert "--target" in refused(capsys, *ASK, "--vocabulary", "retokenize")
+    assert "give --drafter as well" in refused(capsys, *ASK, "--vocabulary", "retokenize")
     assert "--target" in refused(capsys, *ASK, "--frames", 4)
     assert "'int4' is not one of 'float32'" in refused(capsys, *ASK, "--target", folders.video_llava, "--dtype", "int4")
     for dtype in ("nf4", "int8"):
@@ -280,6 +280,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     (copy / "model.safetensors").write_bytes(b"\0" * 100)
     assert "model.safetensors" in refused(capsys, *alone, copy)
     assert "model.safetensors" in refused(capsys, "models", "check", copy)
+    shutil.copy(folders.video_llava / "model.safetensors", copy)
     (copy / "config.json").write_text('{"model_type": "qwen9"}')
     assert "model_type is 'qwen9'" in refused(capsys, "models", "check", copy)
     (copy / "config.json").write_text('{"model_type": "llava_onevision"}')

@@ -93,12 +93,13 @@ def test_what_cannot_be_written_is_refused_before_models_are_loaded(
 ) -> None:
     monkeypatch.setattr("eventspec.pairs.load_pair", lambda *about, **more: pytest.fail("loaded"))
     (tmp_path / "file").write_text("x")
-    (tmp_path / "held.jsonl").write_text("{}\n")
+    (tmp_path / "held.jsonl").write_text('{"text": "", "method": "prior", "question_id": "1"}\n')
     for more, says in (
         (["--out", tmp_path / "file/rows.jsonl"], "cannot be written"),
         (["--out", tmp_path], "is a folder"),
         (["--out", os.devnull], "is no ordinary file"),
         (["--out", tmp_path / "held.jsonl"], "holds rows already: go on with them by --resume, or name another file"),
+        (["--out", tmp_path / "file"], "file holds no rows of a comparison"),
         (["--plot", tmp_path / "speeds.txt"], "neither a .png nor a .svg"),
         (["--plot", tmp_path / "file/speeds.png"], "cannot be written"),
         (["--dtype", "bfloat16"], "give --target FOLDER"),

@@ -103,7 +103,7 @@ def test_questions_about_events_alone_are_refused_by_a_target_that_sees_frames(
     told(capsys, "questions", "data", "--out", "qa.jsonl")
     assert run(["bench", "compare", "--questions", "qa.jsonl", "--method", "prior", "--out", "rows.jsonl"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "2 of 2 recordings have no RGB frames, first data" in said and "sees frames" in said
+    assert said.count("\n") == 1 and "2 of 2 recordings without RGB frames, first data" in said and "sees frames" in said
     assert not (tmp_path / "rows.jsonl").exists()
     page = told(capsys, "verify", "data", "--recordings", "data")[0]
     assert page.count(": has no frames") == 2
@@ -117,7 +117,7 @@ def test_questions_are_rows_that_compare_reads(
     (tmp_path / "out").mkdir()
     out, notes = told(capsys, "questions", tmp_path / "data", "--out", tmp_path / "out/qa.jsonl")
     assert out == f"{tmp_path / 'out/qa.jsonl'}: {questions} questions about {recordings} recordings\n"
-    assert notes.startswith("note: 1 recordings are missing: their questions are left out\nnote: ")
+    assert notes.startswith("note: 1 recording is missing: their questions are left out\nnote: ")
     rows = [json.loads(row) for row in (tmp_path / "out/qa.jsonl").read_text().splitlines()]
     assert len(rows) == questions and all(list(row) == ["recording", "kind", "question", "answer", "id"] for row in rows)
     assert all(row["recording"].startswith("../data/") for row in rows)  # the two folders may move together
@@ -216,7 +216,7 @@ def test_a_recording_is_cut_into_windows_that_a_comparison_asks_about(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ask.txt").write_text("What is ahead?\n")
     words = ("questions", "example:street", "--ask", "ask.txt", "--window", "0.4s", "--stride", "200ms", "--out", "qa.jsonl")
-    assert told(capsys, *words)[0] == "qa.jsonl: 3 questions about 3 windows of 1 recordings\n"
+    assert told(capsys, *words)[0] == "qa.jsonl: 3 questions about 3 windows of 1 recording\n"
     asked = read_questions(tmp_path / "qa.jsonl")
     starts = [question.window[0] for question in asked if question.window is not None and question.window[0] is not None]
     assert [start - starts[0] for start in starts] == [0, 200_000, 400_000]
@@ -231,7 +231,7 @@ def test_images_and_conversations_become_questions(capsys: pytest.CaptureFixture
     root = trees.llava(tmp_path / "data")
     page, notes = told(capsys, "questions", root, "--out", tmp_path / "qa.jsonl")
     assert page == f"{tmp_path / 'qa.jsonl'}: 4 questions about 3 recordings\n"
-    assert "note: 1 recordings are missing" in notes
+    assert "note: 1 recording is missing" in notes
     assert "note: 1 records are text alone" in notes
     assert "files 3   of 4" in told(capsys, "verify", root)[0]
 
@@ -275,3 +275,14 @@ def test_windows_and_joins_that_cannot_be_are_one_line(
     monkeypatch.chdir(tmp_path)
     assert says in line(capsys, "questions", *words, "--out", "qa.jsonl")
     assert not (tmp_path / "qa.jsonl").exists()
+
+
+def test_a_damaged_json_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    damaged = tmp_path / "instructions.json"
+    damaged.write_text("{not json")
+    for words in ((tmp_path,), (damaged,), (tmp_path, "--kind", "eventgpt")):
+        for command in (("verify",), ("questions", "--out", tmp_path / "qa.jsonl")):
+            assert f"{damaged}: is not readable JSON" in line(capsys, *command, *words)
+    damaged.rename(tmp_path / "test_q.json")
+    out, _ = told(capsys, "verify", tmp_path)
+    assert f"{tmp_path / 'test_q.json'}: is not readable JSON" in out and "  test_a.json" in out

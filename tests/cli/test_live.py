@@ -67,7 +67,7 @@ def test_frames_that_share_features_make_the_answers_lossy(capsys: pytest.Captur
     words = ("live", "--recording", str(REAL), "--prompt", QUESTIONS[1], "--seconds", "1", "--every", "0.5")
     assert run([*words, "--max-new-tokens", "4", "--reuse-below", "1000"]) == 0
     told = capsys.readouterr()
-    assert "were not, because hardly an event came since another (LOSSY)" in told.out
+    assert "not, because hardly an event came since another (LOSSY)" in told.out
 
 
 def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +82,9 @@ def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "0"), "both must be above 0, and finite"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "nan"), "both must be above 0, and finite"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "inf"), "both must be above 0, and finite"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "0"), "both must be above 0, and at most 1e+07"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "nan"), "both must be above 0, and at most 1e+07"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--seconds", "inf"), "both must be above 0, and at most 1e+07"),
         (("live", "--recording", "REAL", "--prompt", " "), "the prompt is empty"),
         (
             ("live", "--recording", "REAL", "--prompt", "?", "--windows", "round"),
@@ -92,7 +92,7 @@ def test_a_window_may_be_named_in_seconds_from_the_beginning(capsys: pytest.Capt
         ),
         (("live", "--recording", "REAL", "--prompt", "?", "--share", "2"), "--share 2 --reuse-below 0: give a share above 0"),
         (("live", "--recording", "REAL", "--prompt", "?", "--hop-us", "0"), "'--hop-us': Input should be greater than"),
-        (("live", "--recording", "REAL", "--prompt", "?", "--window-us", str(10**20)), "give a whole number from 1 to"),
+        (("live", "--recording", "REAL", "--prompt", "?", "--window-us", str(10**20)), "'--window-us'"),
         (("live", "--recording", "REAL", "--prompt", "?", "--method", "nobody"), "unknown method 'nobody'"),
         (("live", "--recording", "nowhere", "--prompt", "?"), "nowhere"),
         (("chat", "nowhere"), "nowhere"),

@@ -15,8 +15,10 @@ from typer.main import get_command
 
 from eventspec import cli
 from eventspec.cli import options
+from eventspec.cli.drawn import Drawn
 from eventspec.cli.generate import _questions
-from eventspec.errors import BadInput
+from eventspec.cli.train import _taus
+from eventspec.errors import BadInput, several
 from eventspec.files import check_outputs
 
 COMMANDS: dict[str, Any] = dict(get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -36,7 +38,7 @@ def test_what_answers_and_what_drafts_is_named_alike_everywhere() -> None:
     for name in ("generate", "chat", "live"):
         assert names(COMMANDS[name]) >= SEES, name
     for command in (COMMANDS["generate"], COMMANDS["chat"], COMMANDS["live"], compare):
-        assert names(command) >= {"method", "max_new_tokens", "temperature", "seed", "sensor", "monotonic"}, command.name
+        assert names(command) >= {"method", "sensor", "monotonic", *Drawn.__dataclass_fields__}, command.name
 
 
 def test_an_option_means_the_same_wherever_it_is() -> None:
@@ -67,10 +69,17 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*ASK, "--drafter", "fin"), "no drafter 'fin'"),
     ((*ASK, "--method", "aligned", "--adapter", "oak"), "no adapter 'oak'"),
     ((*ASK, "--method", "compressed-target", "--compress", "melt:3"), "unknown compression 'melt'"),
+    ((*ASK, "--method", "compressed-target", "--compress", "pool:0"), "compression 'pool:0' leaves no visual token"),
     ((*ASK, "--method", "skip-encode", "--risk", "3"), "a risk of 3.0"),
     ((*ASK, "--max-new-tokens", "-3"), "--max-new-tokens is -3"),
     ((*ASK, "--window", "5"), "--window 5 cannot be read"),
     ((*ASK, "--window", "9s:"), "outside the recording"),
+    ((*ASK, "--window", "1e300s:"), "--window 1e300s: cannot be read"),
+    ((*ASK, "--window", ":nans"), "--window :nans cannot be read"),
+    (("events", "simulate", "example:street", "--out", "new", "--subframes", f"{10**9}"), "'--subframes'"),
+    (("events", "simulate", "example:street", "--out", "new", "--seed", "-1"), "'--seed'"),
+    (("events", "simulate", "example:street", "--out", "new", "--refractory-us", f"{10**20}"), "--refractory-us is 1000"),
+    (("scenes", "make", "--out", "new", "--clips", "0"), "--clips is 0: it must be at least 1"),
     ((*ASK, "--sensor", "wide"), "sensor 'wide' is unknown"),
     ((*ASK, "--device", "a b"), "device 'a b' is none"),
     ((*ASK, "--pair", "."), "no pair '.'"),
@@ -83,6 +92,14 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("plan", "--tokens", "9", "--questions", "none.jsonl"), "none.jsonl does not exist"),
     (("models", "check", "nowhere"), "nowhere: no such folder"),
     (("models", "export-head", "oak", "--layout", "safeailab", "--out", "new"), "no head 'oak'"),
+    (
+        ("models", "export-head", "eagle", "--layout", "safeailab", "--out", "new", "--verifier", "x"),
+        "--verifier is for --layout",
+    ),
+    (
+        ("models", "export-head", "eagle", "--layout", "safeailab", "--out", "new", "--pair", "nano", "--target", "."),
+        "both say",
+    ),
     (("demo", "--html", "no/where.html"), "its folder is missing"),
     (("bench", "run", "warp"), "unknown experiment 'warp'"),
     (("bench", "run", "losses"), "losses reads folders"),
@@ -91,6 +108,32 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("bench", "gpu", "--out", "."), ". is a folder"),
     (("scenes", "make", "--out", "new", "--split", "warp"), "split 'warp' does not exist"),
     (("train", "heads", "--out", "new", "--head", "oak"), "unknown head 'oak'"),
+    ((*ASK, "--max-new-tokens", f"{10**21}"), "--max-new-tokens is 1000000000000000000000: it must be from 1 to 2147483647"),
+    ((*ASK, "--max-new-tokens", "5000"), "--max-new-tokens 5000 exceeds the context of 1024"),
+    ((*ASK, "--logit-bias", f"{10**9}=1"), "--logit-bias id 1000000000 is not in the vocabulary"),
+    ((*ASK, "--logit-bias", "-3=1"), "--logit-bias -3=1: give an id from 0 on"),
+    ((*ASK, "--stop", ""), "--stop is '': it must be texts that are not empty"),
+    ((*ASK, "--json-schema", "nope.json"), "nope.json: no such file"),
+    ((*ASK, "--device", "cuda"), "--device is for a checkpoint folder: give --target FOLDER"),
+    ((*ASK, "--frames", "3", "--compat"), "--frames and --compat are for checkpoint folders"),
+    ((*ASK, "--vocabulary", "same"), "--vocabulary says how the ids of a drafter become the target's: give --drafter"),
+    ((*ASK, "--draft", "always", "--method", "autoregressive"), "nothing drafts in method autoregressive"),
+    ((*COMPARE, "compressed-target", "--compress", "pool:3", "--sensor", "wide"), "sensor 'wide' is unknown"),
+    ((*COMPARE, "autoregressive", "--draft", "always"), "nothing drafts in method autoregressive"),
+    (("live", "--prompt", "x", "--recording", "example:street", "--logit-bias", f"{10**9}=1"), "is not in the vocabulary"),
+    (("live", "--prompt", "x", "--recording", "example:street", "--hop-us", f"{10**21}"), "'--hop-us'"),
+    (("chat", "example:street", "--stop", ""), "--stop is ''"),
+    (("chat", "example:street", "--store", "/dev/null"), "/dev/null is no folder"),
+    (("chat", "example:street", "--store", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("plan", "--tokens", "9", "--sensor", "wide"), "sensor 'wide' is unknown"),
+    (("plan", "--tokens", "9", "--profile", "h200-7b", "--sensor", "9x9", "--draft", "always"), "--sensor and --draft"),
+    (("train", "adapter", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("live", "--prompt", "x", "--recording", "example:street", "--seconds", "1e20"), "at most 1e+07"),
+    (("train", "embedded", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("train", "mixture", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("scenes", "make", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("events", "convert", "example:street", "/dev/null/new"), "/dev/null/new cannot be written"),
+    (("models", "export-head", "eagle", "--layout", "safeailab", "--out", "/dev/null/new"), "/dev/null/new cannot be written"),
     (("train", "adapter", "--out", "new", "--kind", "oak"), "unknown adapter to rows 'oak'"),
     (("train", "mixture", "--out", "new", "--questions", "none.jsonl"), "none.jsonl does not exist"),
 )
@@ -115,6 +158,49 @@ def test_a_mistake_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
         assert (code, loaded, error.count("\n")) == (2, False, 1), (line, error)
         assert says in error, (line, error)
     assert not list(tmp_path.iterdir())
+
+
+def test_damaged_folders_are_named_before_torch_is_loaded(tmp_path: Path) -> None:
+    import subprocess
+
+    from eventspec.pairs.pair_file import DATA
+
+    def folder(name: str, **files: str) -> str:
+        (tmp_path / name).mkdir()
+        for file, text in {"config": '{"model_type": "video_llava"}', **files}.items():
+            (tmp_path / name / f"{file}.json").write_text(text)
+        return name
+
+    (tmp_path / "rows.txt").write_text("not a row\n")
+    (tmp_path / "qa.jsonl").write_text(
+        json.dumps({"recording": str(DATA / "clips/street_scene"), "question": "What?", "answer": "?"})
+    )
+    (tmp_path / "link").symlink_to("nowhere")
+    cut = folder("cut", tokenizer="{}")
+    (tmp_path / "cut/model.safetensors").write_bytes(b"\xff" * 9)
+    index = {"model.safetensors.index": '{"weight_map": {"a": "gone.safetensors"}}'}
+    lines = (
+        (folder("odd", config="{"), "odd/config.json is not valid JSON"),
+        (folder("mute"), "mute/tokenizer.json is missing, and so is tokenizer.model"),
+        (folder("torn", tokenizer="{"), "torn/tokenizer.json is not valid JSON"),
+        (folder("empty", tokenizer="{}"), "empty/model.safetensors is missing"),
+        (folder("part", tokenizer="{}", **index), "part/gone.safetensors is missing"),
+        (cut, "cut/model.safetensors cannot be read as safetensors"),
+    )
+    compare = ("bench", "compare", "--questions", "qa.jsonl", "--method", "prior", "--out", "rows.txt")
+    words = [["models", "check", name] for name, _ in lines] + [[*ASK, "--target", name] for name, _ in lines]
+    words += [[*ASK, "--method", "eagle", "--head", name] for name in ("odd", "part")]
+    words += [list(compare), [*compare, "--resume"], ["events", "render", "example:street", "--out", "link"]]
+    said = [says for _, says in lines] * 2 + ["odd/config.json is not valid JSON", "part/gone.safetensors is missing"]
+    words += [["demo", "--out", "link"]]
+    said += ["rows.txt holds no rows of a comparison"] * 2 + ["link: exists already", "link: No such file"]
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], input=json.dumps(words), capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    for line, says, told in zip(words, said, done.stdout.splitlines(), strict=True):
+        code, error, loaded = json.loads(told)
+        assert (code, loaded, error.count("\n")) == (2, False, 1), (line, error)
+        assert says in error, (line, error)
 
 
 def test_a_checkpoint_and_a_pair_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -218,3 +304,39 @@ def test_an_empty_line_ends_what_is_typed_and_nothing_of_a_file(monkeypatch: pyt
 def test_a_bare_call_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([]) == 0
     assert "Commands:" in capsys.readouterr().out
+
+
+def test_chat_takes_the_settings_of_generate_and_prints_an_object_a_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is ahead?\n\nDescribe the scene.\n"))
+    words = ["chat", "example:street", "--json", "--method", "autoregressive", "--regex", "We .*", "--top-k", "1"]
+    assert cli.run([*words, "--max-new-tokens", "6"]) == 0
+    told = capsys.readouterr()
+    found = [json.loads(line) for line in told.out.splitlines()]
+    assert [answer["question"] for answer in found] == ["What is ahead?", "Describe the scene."]
+    assert all(answer["text"].startswith("We ") and answer["recording"] == "street_scene" for answer in found)
+    assert told.err == "note: --top-k without effect: at temperature 0 the likeliest token is taken\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert cli.run(["chat", "example:street"]) == 2
+    assert "no question came" in capsys.readouterr().err
+
+
+def test_asking_without_a_pause_says_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["live", "--recording", "example:street", "--prompt", "What is ahead?", "--seconds", "1", "--max-new-tokens", "4"]
+    assert cli.run([*words, "--method", "autoregressive", "--every", "1e-9", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert sum("longer than --every 1e-09: there was hardly any time" in note for note in notes) == 1
+
+
+def test_the_figures_of_a_training_are_those_of_its_heads() -> None:
+    assert _taus({"eagle": 2.5, "hivis": 2.0}, ["eagle"]) == [
+        "eagle    tau of a chain of 8 on calibration clips: 2.50",
+        "not trained now: hivis",
+    ]
+    assert len(_taus({"eagle": 2.5}, ["eagle"])) == 1
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    assert (several(0, "clip"), several(1, "clip"), several(2, "clip")) == ("0 clips", "1 clip", "2 clips")
+    assert several(1, "frame is", "frames are") + several(3, "frame is", "frames are") == "1 frame is3 frames are"

@@ -5,102 +5,23 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bags import START_NS, Row, Writer, written
 from PIL import Image
-from rosbags import rosbag1, rosbag2
-from rosbags.rosbag2 import StoragePlugin
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags import rosbag1
+from rosbags.typesys import Stores, get_typestore
 
 from eventspec.core import BadInput, Window
 from eventspec.events.formats import SizeUnknown, ros_bag
 from eventspec.recordings import Recording
 
 KINDS = ("ros1", "sqlite3", "mcap")
-START_NS = 1_600_000_000_000_000_000
-PACKET = "event_camera_msgs/msg/EventPacket"
-Row = tuple[int, int, int, int]
 ROWS: list[Row] = [(i % 7, i % 5, 1_600_000_000_000_000 + 37 * i, i % 3 % 2) for i in range(23)]
-
-
-class Writer:
-    """One bag in the making: events and images on topics, a message at a time."""
-
-    def __init__(self, path: Path, kind: str) -> None:
-        self.store = get_typestore(Stores.ROS1_NOETIC if kind == "ros1" else Stores.ROS2_HUMBLE)
-        time = "time" if kind == "ros1" else "builtin_interfaces/Time"
-        for package in ("dvs_msgs", "prophesee_event_msgs"):
-            event = get_types_from_msg(f"uint16 x\nuint16 y\n{time} ts\nbool polarity\n", f"{package}/msg/Event")
-            array = f"std_msgs/Header header\nuint32 height\nuint32 width\n{package}/Event[] events\n"
-            self.store.register({**event, **get_types_from_msg(array, f"{package}/msg/EventArray")})
-        packet = "std_msgs/Header header\nuint32 height\nuint32 width\nuint64 seq\nuint64 time_base\nstring encoding\n"
-        self.store.register(get_types_from_msg(packet + "bool is_bigendian\nuint8[] events\n", PACKET))
-        self.ros1 = kind == "ros1"
-        plugin = StoragePlugin.MCAP if kind == "mcap" else StoragePlugin.SQLITE3
-        self.bag: Any = rosbag1.Writer(path) if self.ros1 else rosbag2.Writer(path, version=9, storage_plugin=plugin)
-        self.connections: dict[str, Any] = {}
-
-    def __enter__(self) -> Writer:
-        self.bag.open()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.bag.close()
-
-    def _send(self, topic: str, kind: str, stamp_ns: int, message: Any) -> None:
-        if topic not in self.connections:
-            self.connections[topic] = self.bag.add_connection(topic, kind, typestore=self.store)
-        serialize = self.store.serialize_ros1 if self.ros1 else self.store.serialize_cdr
-        self.bag.write(self.connections[topic], stamp_ns, serialize(message, kind))
-
-    def _header(self, stamp_ns: int) -> Any:
-        time = self.store.types["builtin_interfaces/msg/Time"](stamp_ns // 10**9, stamp_ns % 10**9)
-        words = {"stamp": time, "frame_id": "camera_1"}
-        return self.store.types["std_msgs/msg/Header"](**({"seq": 0} if self.ros1 else {}), **words)
-
-    def events(
-        self, rows: Sequence[Row], topic: str = "/dvs/events", package: str = "dvs_msgs", size: tuple[int, int] = (7, 5)
-    ) -> None:
-        time = self.store.types["builtin_interfaces/msg/Time"]
-        make = self.store.types[f"{package}/msg/Event"]
-        made = [make(x, y, time(t // 10**6, t % 10**6 * 1000 + 999), bool(p)) for x, y, t, p in rows]
-        stamp = (rows[-1][2] if rows else 1_600_000_000_000_000) * 1000
-        kind = f"{package}/msg/EventArray"
-        self._send(topic, kind, stamp, self.store.types[kind](self._header(stamp), size[1], size[0], made))
-
-    def packet(
-        self, words: Any, encoding: str = "evt3", topic: str = "/dvs/events", stamp_ns: int = START_NS, base_ns: int = 0
-    ) -> None:
-        """Words of numpy in either byte order, which the message states."""
-        words = np.asarray(words, "<u2" if isinstance(words, list) else None)
-        about = 720, 1280, 5, base_ns, encoding, words.dtype.byteorder == ">", words.view(np.uint8)
-        self._send(topic, PACKET, stamp_ns, self.store.types[PACKET](self._header(stamp_ns), *about))
-
-    def image(
-        self, pixels: Any, encoding: str, stamp_ns: int, topic: str = "/dvs/image_raw", own: bool = True, pad: int = 0
-    ) -> None:
-        height, width = pixels.shape[:2]
-        rows = np.pad(pixels.reshape(height, -1).view(np.uint8), ((0, 0), (0, pad)))
-        kind, big = "sensor_msgs/msg/Image", int(pixels.dtype.byteorder == ">")
-        make = self.store.types[kind]
-        header = self._header(stamp_ns if own else 0)
-        self._send(topic, kind, stamp_ns, make(header, height, width, encoding, big, rows.shape[1], rows.reshape(-1)))
-
-    def compressed(self, data: bytes, form: str, stamp_ns: int, topic: str) -> None:
-        kind = "sensor_msgs/msg/CompressedImage"
-        self._send(topic, kind, stamp_ns, self.store.types[kind](self._header(stamp_ns), form, np.frombuffer(data, np.uint8)))
-
-
-def written(folder: Path, kind: str, fill: Callable[[Writer], None]) -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / ("a.bag" if kind == "ros1" else "a")
-    with Writer(path, kind) as writer:
-        fill(writer)
-    return path
 
 
 def same(recording: Recording, rows: Sequence[Row]) -> bool:
@@ -196,7 +117,7 @@ def test_times_that_go_back_are_refused_or_lifted_over_messages_too(tmp_path: Pa
         Recording.open(path)
     lifted = Recording.open(path, monotonic="clamp")
     assert lifted.events is not None and lifted.events.t.tolist() == [ROWS[i][2] for i in (0, 4, 4, 6)]
-    assert "1 event times go back, by at most 74 us: each is lifted to the latest time before it" in lifted.notes
+    assert "1 event time goes back, by at most 74 us: each is lifted to the latest time before it" in lifted.notes
 
 
 def test_a_sensor_of_no_size_needs_one(tmp_path: Path) -> None:
@@ -310,8 +231,8 @@ def test_packets_of_evt3_go_on_where_the_one_before_ended(tmp_path: Path, kind: 
     recording = Recording.open(path)
     assert same(recording, DECODED) and recording.events is not None and recording.events.width == 1280
     assert recording.notes == (
-        "1 events before the first complete time are left out: their time is unknown",
-        "1 external trigger events are not read",
+        "1 event before the first complete time left out: their time is unknown",
+        "1 external trigger event is not read",
     )
     monkeypatch.setattr("eventspec.events.stored.HELD_EVENTS", 2)
     assert same(Recording.open(path).slice(Window(24577, 24578)), DECODED[-2:])
@@ -378,6 +299,33 @@ def test_each_cell_of_a_mosaic_becomes_its_colour(tmp_path: Path, cell: str, bit
     recording = Recording.open(path)
     assert recording.video is not None and np.array_equal(recording.video.frames[0][:4, :6], whole[:4, :6])
     assert "every cell of four pixels becomes one colour" in recording.notes[0]
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((0, 7), np.uint8), np.zeros((0, 0), np.uint8), b"", b"\x89PNG\r\n\x1a\n"])
+def test_an_image_without_pixels_is_named(tmp_path: Path, pixels: Any) -> None:
+    def fill(writer: Writer) -> None:
+        writer.events(ROWS)
+        if isinstance(pixels, bytes):
+            writer.compressed(pixels, "png", START_NS, "/dvs/image_raw")
+        else:
+            writer.image(pixels, "mono8", START_NS)
+
+    words = "cannot identify image file" if isinstance(pixels, bytes) else "an image of .x0 has 0 bytes"
+    with pytest.raises(BadInput, match=rf"image 0 of /dvs/image_raw cannot be read \({words}"):
+        Recording.open(written(tmp_path, "ros1", fill))
+
+
+def test_messages_may_leave_out_the_sensors_size_but_not_change_it(tmp_path: Path) -> None:
+    def fill(writer: Writer, *sizes: tuple[int, int]) -> None:
+        for row, size in zip(ROWS, sizes, strict=False):
+            writer.events([row], size=size)
+
+    path = written(tmp_path, "ros1", lambda writer: fill(writer, (0, 0), (7, 5), (7, 5), (0, 0)))
+    found = Recording.open(path, drop_outside=True)
+    assert same(found, ROWS[:4]) and same(found.slice(Window(ROWS[0][2], ROWS[1][2])), ROWS[:1])
+    path.unlink()
+    with pytest.raises(BadInput, match="/dvs/events states its sensor size as 7x5 and 9x5"):
+        Recording.open(written(tmp_path, "ros1", lambda writer: fill(writer, (7, 5), (9, 5))))
 
 
 @pytest.mark.parametrize("held", [1 << 20, 4])

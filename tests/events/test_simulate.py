@@ -140,7 +140,7 @@ def test_frames_of_one_time_count_once_and_progress_is_told() -> None:
     frames[1], frames[2:] = 255, 128
     told: list[int] = []
     events, notes = simulated(frames, np.array([0, 5000, 5000, 9000]), QUIET, 0, progress=told.append)
-    assert notes[-1] == "1 frames are left out: the next one has the same time" and told == [2, 3]
+    assert notes[-1] == "1 frame is left out: the next one has the same time" and told == [2, 3]
     assert set(events.p.tolist()) == {1}  # the flash to white has no duration
 
 
@@ -199,9 +199,9 @@ def test_a_model_that_no_pixel_has_is_refused(field: str, value: float) -> None:
 
 def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     frames, times = np.random.default_rng(0).integers(0, 256, (3, 4, 4, 3), np.uint8), np.array([0, 1000, 2000])
-    with pytest.raises(BadInput, match="1 frames with different times: events need at least two"):
+    with pytest.raises(BadInput, match="1 frame with different times: events need at least two"):
         simulated(frames[:1], times[:1], MODEL, 0)
-    with pytest.raises(BadInput, match="1 frames with different times"):
+    with pytest.raises(BadInput, match="1 frame with different times"):
         simulated(frames, np.array([7, 7, 7]), MODEL, 0)
     with pytest.raises(BadInput, match="subframes is 0"):
         simulated(frames, times, MODEL, 0, subframes=0)

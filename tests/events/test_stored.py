@@ -51,7 +51,7 @@ def test_events_outside_the_sensor_are_dropped_and_counted(
     rows["x"] = rows["x"].copy()
     rows["x"][list(OUTLIERS)] = side[0] + 7
     (tmp_path / "e").write_bytes(encoders.ENCODERS[name](**rows))
-    with pytest.raises(BadInput, match=r"is (647|353): outside the sensor \(width \d+\).*--drop-outside"):
+    with pytest.raises(BadInput, match=r"is (647|353): outside the sensor \(width \d+\).*drop_outside=True"):
         list(read_events(tmp_path / "e").blocks())
     columns = {column: np.delete(of, OUTLIERS) for column, of in rows.items()}
     whole = EventStream.checked(**columns, width=side[0], height=side[1])

@@ -72,7 +72,7 @@ def test_long_comments_before_the_events_are_passed_over(tmp_path: Path, sign: s
         ("5 1 2 0\n", (NO_HEADER, "times are taken for microseconds: they are whole numbers")),
         ("0.5 1 2 0\n", (NO_HEADER, "times are taken for seconds: they have fractions")),
         ("t_us,x,y,p\n5,1,2,0\n", (SAID,)),
-        ("t_us,x,y,p\n5,1,2,0\n6,1", (SAID, "the last line is cut: its 3 bytes are lost")),
+        ("t_us,x,y,p\n5,1,2,0\n6,1", (SAID, "the last line is cut: 3 bytes lost")),
     ],
 )
 def test_notes_tell_what_was_assumed_or_lost(tmp_path: Path, text: str, notes: tuple[str, ...]) -> None:
@@ -217,7 +217,7 @@ def test_the_mark_of_utf8_before_the_text_changes_nothing(tmp_path: Path, header
 
 def test_a_last_time_that_lost_its_digits_is_left_out(tmp_path: Path) -> None:
     found = opened(tmp_path / "e.csv", "x,y,p,t_us\n1,2,0,1000\n3,4,1,2000\n5,6,1,30")
-    assert found.events.t.tolist() == [1000, 2000] and found.notes[-1] == "the last line is cut: its 8 bytes are lost"
+    assert found.events.t.tolist() == [1000, 2000] and found.notes[-1] == "the last line is cut: 8 bytes lost"
     kept = opened(tmp_path / "e.csv", "x,y,p,t_us\n1,2,0,1000\n3,4,1,2000\n5,6,1,30", monotonic="keep")
     assert kept.events.t.tolist() == [1000, 2000, 30], "whose times may go back"
     with pytest.raises(BadInput, match="before"):  # a whole line is out of order

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
+
+from eventspec import cli
+from eventspec.cli import commands
+from eventspec.errors import BadInput
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Run
@@ -71,3 +77,44 @@ def test_an_interrupt_is_in_good_hands_before_the_command_is_read(run: Run) -> N
     done = run("-c", "import sys; before = {*sys.modules}; import eventspec.cli; print(*{*sys.modules} - before)")
     ours = {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
     assert ours == {"eventspec", "eventspec.cli", "eventspec.lazy"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BadInput("no such thing"), 2),
+        (FileNotFoundError(2, "No such file", "here"), 2),
+        (ValueError("wrong"), 1),
+        (RuntimeError("as torch says it"), 130),
+        (SystemError("returned a result with an exception set"), 130),
+    ],
+)
+def test_what_an_interrupt_has_nothing_to_do_with_is_explained(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interrupt may have been swallowed long before: what fails after it is said as ever."""
+
+    def fails(*words: object, **more: object) -> None:
+        raise error
+
+    monkeypatch.setattr(typer.Typer, "__call__", fails)
+    monkeypatch.setattr(cli, "_came", True)
+    assert commands.run([]) == code
+    assert ("interrupted" in capsys.readouterr().err) is (code == 130)
+    error.__context__ = KeyboardInterrupt()
+    assert commands.run([]) == 130
+    monkeypatch.setattr(cli, "_came", False)
+    assert commands.run([]) == (1 if code == 130 else code)
+
+
+def test_only_what_cannot_be_imported_is_a_broken_installation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for found, says in ((None, True), (types.SimpleNamespace(run=open), False)):
+        monkeypatch.setitem(sys.modules, "eventspec.cli.commands", found)
+        monkeypatch.setattr(sys, "argv", ["eventspec", "\0"])
+        with monkeypatch.context() as quiet, pytest.raises(SystemExit, match="1"):
+            quiet.setattr(cli, "_take_interrupts", lambda: None)
+            quiet.setattr(cli, "_leave", sys.exit)
+            cli.main()
+        assert ("the installation is broken" in capsys.readouterr().err) is says

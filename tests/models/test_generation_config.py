@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from eventspec.ask import generate
+from eventspec.ask import Ask, generate, generate_many
 from eventspec.cli import run
-from eventspec.core import BadCheckpoint, Sampling
+from eventspec.core import BadCheckpoint, BadInput, Sampling
 from eventspec.models import generation_config
 from eventspec.models.folder import describe, load_folder
 from eventspec.models.generation_config import with_settings
@@ -82,6 +83,22 @@ def test_what_a_question_says_counts_more(pair: Pair, theirs: Callable[..., list
     assert with_settings(pair.tokens, {"max_new_tokens": 3}, Path())[0].settings(None, {}).max_new_tokens == 3
 
 
+def test_settings_are_judged_beside_those_of_the_file(pair: Pair) -> None:
+    tokens, _ = with_settings(pair.tokens, {"max_new_tokens": 400, "min_new_tokens": 8}, Path())
+    own = replace(pair, parts=replace(pair.parts, tokens=tokens))
+    assert Ask(CLIP, QUESTION, min_new_tokens=300).settings == {"min_new_tokens": 300}
+    assert tokens.settings(None, {"min_new_tokens": 300}).max_new_tokens == 400
+    with pytest.raises(BadInput, match="min_new_tokens is 300: it must be from 0 to max_new_tokens, 256"):
+        generate_many(pair, [Ask(CLIP, QUESTION, min_new_tokens=300)])
+    assert tokens.settings(None, {"max_new_tokens": np.int64(3)}).min_new_tokens == 3
+    assert len(generate_many(own, [Ask(CLIP, QUESTION, "ngram", max_new_tokens=3)]).results[0].token_ids) == 3
+    for wrong in ({"min_new_tokens": -1}, {"max_new_tokens": 3, "min_new_tokens": 4}, {"top_p": 2}, {"max_new_token": 3}):
+        with pytest.raises(BadInput, match=next(iter(wrong))[:4]):
+            Ask(CLIP, QUESTION, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="min_new_tokens is 300"):
+        Ask(CLIP, QUESTION, sampling=Sampling(), min_new_tokens=300)
+
+
 def test_what_is_not_used_is_noted_and_what_cannot_be_is_refused(pair: Pair) -> None:
     _, notes = with_settings(
         pair.tokens, {"num_beams": 4, "min_length": 0, "forced_eos_token_id": 0, "do_sample": True}, Path()
@@ -115,6 +132,10 @@ def test_every_field_of_transformers_counts_or_is_noted(pair: Pair) -> None:
     noted: tuple[dict[str, Any], ...] = ({"cache_implementation": "quantized"}, {"max_length": 20}, {"token_healing": True})
     for unused in noted:
         assert next(iter(unused)) in with_settings(pair.tokens, unused, Path())[1][0]
+    size = pair.vocabulary.size
+    words = with_settings(pair.tokens, {"bad_words_ids": [[5, 6], [5, size], [size + 9, 5, 6], [size]]}, Path())
+    assert words[0].usual.bad_words == ((5, 6),) and size in words[0].banned_ids
+    assert f"bad_words_ids with ids from {size} on, which the tokenizer lacks (2)" in words[1][0]
     for quiet in ({"max_length": 20, "max_new_tokens": 5}, {"cache_implementation": "hybrid"}, {"sequence_bias": {}}):
         assert with_settings(pair.tokens, quiet, Path())[1] == ()
 
@@ -133,6 +154,9 @@ def test_a_folder_is_asked_unless_it_is_to_be_ignored(
         found = json.loads(capsys.readouterr().out)
         assert found["token_ids"] == wanted
         assert any("num_beams" in note for note in found["notes"]) == (more[-1:] != ("--ignore-generation-config",))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "max_new_tokens": 300}))
+    assert run([*ask[:-3], "--min-new-tokens", "280"]) == 0  # without --max-new-tokens
+    capsys.readouterr()
     path.write_text("{")
     assert run([*ask]) == 2
     assert "generation_config.json" in capsys.readouterr().err
@@ -177,7 +201,7 @@ def test_every_command_asks_the_folder(
     settings = json.loads(rows.read_text().splitlines()[0])["settings"]
     assert settings["max_new_tokens"] == 4 and settings["sampling"] == {"repetition_penalty": 1.5, "min_new_tokens": 4}
     assert run([*compare, "--resume", "--ignore-generation-config"]) == 2  # other settings
-    assert "max_new_tokens 4, not 256" in capsys.readouterr().err
+    assert "--max-new-tokens 4, not 256" in capsys.readouterr().err
     rows.unlink()
     assert lengths("--max-new-tokens", "3") == [3, 3, 3]
     rows.unlink()

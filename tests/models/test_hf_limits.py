@@ -206,8 +206,14 @@ def test_a_template_that_drops_the_question_or_pictures_is_told(
     path = folder / "chat_template.jinja"
     usual = path.read_text()
     path.write_text(usual.replace("{{ c.text }}", ""))
-    with pytest.raises(BadCheckpoint, match="its chat template does not hold the question as it was asked"):
-        load_folder(folder)
+    for dropped in ("", "{{ c.text[:9] }}", "{{ c.text[-9:] }}", "{{ c.text | length > 0 }}"):
+        path.write_text(usual.replace("{{ c.text }}", dropped))
+        with pytest.raises(BadCheckpoint, match="its chat template does not hold the question as it was asked"):
+            load_folder(folder)
+    for kept in ("e", "tojson", "trim | upper", "replace('?', '')", "urlencode", "title"):
+        path.write_text(usual.replace("c.text", f"c.text | {kept}"))
+        with load_folders(folder, method="autoregressive", how=LoadOptions(frames=1)) as pair:
+            assert generate(pair, recording, 'Is "A & B" < C, O\'Neill?', "autoregressive", max_new_tokens=2).token_ids
     for broken, said in (("{% for m in", "TemplateSyntaxError"), ("{{ raise_exception('two at most') }}", "two at most")):
         path.write_text(broken)
         with pytest.raises(BadCheckpoint, match=rf"its chat template fails \(.*{said}.*\): mend it"):

@@ -101,6 +101,8 @@ def test_the_answer_is_that_of_transformers_generate(
     assert found[:same] == wanted[:same]
     assert same > 12
     assert len(set(found)) > 3
+    if kind == "qwen":  # rows that the tokenizer has no token for are said as there, and are no text
+        assert max(found) >= pair.vocabulary.size and pair.vocabulary.decode([max(found)]) == ""
     assert trace.sizes["prompt"] == inputs["input_ids"].shape[1]
 
 

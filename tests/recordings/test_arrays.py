@@ -121,5 +121,5 @@ def test_events_outside_the_sensor_are_dropped_where_that_is_asked() -> None:
     found = es.Recording.from_arrays(events=(X, Y, T, P), sensor=(3, 3), drop_outside=True)
     assert found.events is not None and found.events.x.tolist() == [x for x in X.tolist() if x < 3]
     assert found.notes == ("1 of 3 events are dropped: they lie outside the sensor of 3x3",)
-    with pytest.raises(es.BadInput, match="all of its 3 events lie outside the sensor of 1x1"):
+    with pytest.raises(es.BadInput, match=r"all of its events \(3\) lie outside the sensor of 1x1"):
         es.Recording.from_arrays(events=(X + 1, Y, T, P), sensor=(1, 1), drop_outside=True)

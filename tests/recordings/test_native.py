@@ -133,7 +133,7 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> 
         ("width = 4", 'width = "4"', "events.width is '4'"),
         ('file = "events.h5"', 'file = "e.h5"', "events.file names 'e.h5', which is not there"),
         ('file = "events.h5"', "file = 3", "events.file is 3: write the name of a file"),
-        ("times_us = [5, 8]", "times_us = [5]", "1 times for 2 images"),
+        ("times_us = [5, 8]", "times_us = [5]", "1 time for 2 images"),
         ("times_us = [5, 8]", "times_us = [5, 8.5]", "video.times_us is not a list of whole microseconds"),
         ("times_us = [5, 8]", "times_us = [8, 5]", "times_us[1] is 5, before 8"),
         ("[events]", "[more]", "recording.toml"),

@@ -66,7 +66,7 @@ def test_a_part_may_lack(sequence: Path) -> None:
         Recording.open(sequence)
     for image in (sequence / "images").iterdir():
         image.unlink()
-    with pytest.raises(SizeUnknown, match="--sensor"):
+    with pytest.raises(SizeUnknown, match="sensor_size"):
         Recording.open(sequence)
     alone = Recording.open(sequence, (240, 180))
     assert alone.video is None and alone.events is not None and np.array_equal(alone.events.x, np.arange(6))
@@ -78,6 +78,15 @@ def test_a_line_that_lists_no_image_is_named(sequence: Path, line: str) -> None:
         file.write(f"{line}\n")
     with pytest.raises(BadInput, match=r"images\.txt: line 4 is .*a time in seconds and the path of an image"):
         Recording.open(sequence)
+
+
+def test_times_of_images_are_exact_to_the_microsecond(sequence: Path) -> None:
+    (sequence / "events.txt").unlink()
+    (sequence / "images.txt").write_text(
+        "1600000000.123456489 images/frame_00000000.png\n1.6000000002e9 images/frame_00000001.png\n"
+    )
+    video = Recording.open(sequence).video
+    assert video is not None and video.times_us.tolist() == [1600000000123456, 1600000000200000]
 
 
 def test_events_and_images_that_never_meet_are_refused(sequence: Path) -> None:

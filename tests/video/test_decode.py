@@ -165,15 +165,15 @@ WANTED = {  # EXIF's orientations, as its standard says where the first row and 
 }
 
 
-@pytest.mark.parametrize("suffix", ["png", "webp", "tif", "jpg"])
-def test_images_are_turned_as_they_say(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(("suffix", "mode"), [("png", "RGB"), ("webp", "RGB"), ("tif", "RGB"), ("tif", "RGBA"), ("jpg", "RGB")])
+def test_images_are_turned_as_they_say(tmp_path: Path, suffix: str, mode: str) -> None:
     for orientation, wanted in WANTED.items():
         folder, exif = tmp_path / str(orientation), Image.Exif()
         folder.mkdir()
         exif[0x0112] = orientation
         picture = np.kron(UP, np.ones((16, 16, 1), np.uint8))  # blocks of JPEG
         settings: dict[str, Any] = {"lossless": True} if suffix == "webp" else {"quality": 100} if suffix == "jpg" else {}
-        Image.fromarray(picture).save(folder / f"0.{suffix}", exif=exif, **settings)
+        Image.fromarray(picture).convert(mode).save(folder / f"0.{suffix}", exif=exif, **settings)
         found = read_image_folder(folder, fps=1)
         assert np.abs(found.clip.frames[0, 8::16, 8::16].astype(int) - wanted).max() <= (3 if suffix == "jpg" else 0)
         turned = [note for note in found.notes if note.endswith("as the file says")]
@@ -241,7 +241,7 @@ def test_images_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 def test_times_come_from_the_caller_the_file_or_the_rate(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "f", ["0.jpg", "1.jpg"], "L")
-    (folder / "timestamps.txt").write_text("# us\n51836949776\n\n51836999775\n")
+    (folder / "timestamps.txt").write_text("\ufeff# us\r\n51836949776\r\n\n51836999775\n")
     assert read_image_folder(folder).clip.times_us.tolist() == [51836949776, 51836999775]
     assert read_image_folder(folder, fps=10).clip.times_us.tolist() == [0, 100_000]
     assert read_image_folder(folder, times_us=[3, 4]).clip.times_us.tolist() == [3, 4]
@@ -258,6 +258,7 @@ def test_sixteen_bit_grey_keeps_its_upper_bits(tmp_path: Path) -> None:
         ("1\n2\n3\n", "3 times for 2 images"),
         ("1\n2.5\n", "timestamps.txt: line 2 is '2.5'"),
         ("2\n1\n", "times_us[1] is 1, before 2"),
+        ("1600000000000000000\n1600000000050000000\n", "write one whole number of microseconds a line"),
     ],
 )
 def test_times_that_do_not_fit_are_refused_with_their_line(tmp_path: Path, listed: str, words: str) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from eventspec.ask.result import Result
 from eventspec.core import BadInput, Window
+from eventspec.errors import BadSetting
 
 Windows = Literal["sliding", "growing", "triggered"]
 
@@ -55,17 +56,17 @@ class LivePolicy:
         for name in ("window_us", "hop_us", "rows", "waiting", "event_bytes", "frame_bytes"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-                raise BadInput(f"{name} is {value!r}: give a whole number from 1 to {MOST}")
+                raise BadSetting(name, f"is {value!r}: give a whole number from 1 to {MOST}")
         for name in ("share", "trigger", "reuse_below"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadInput(f"{name} is {value!r}: give a number")
+                raise BadSetting(name, f"is {value!r}: give a number")
         if not 0 < self.share <= 1:
-            raise BadInput(f"share is {self.share!r}: give a part of the target's time above 0, up to 1")
+            raise BadSetting("share", f"is {self.share!r}: give a part of the target's time above 0, up to 1")
         if not self.trigger > 0:
-            raise BadInput(f"trigger is {self.trigger!r}: give how many times as fast, above 0")
+            raise BadSetting("trigger", f"is {self.trigger!r}: give how many times as fast, above 0")
         if not 0 <= self.reuse_below < math.inf:
-            raise BadInput(f"reuse_below is {self.reuse_below!r}: give events a pixel, above 0; 0 encodes every frame")
+            raise BadSetting("reuse_below", f"is {self.reuse_below!r}: give events a pixel, above 0; 0 encodes every frame")
         return self
 
 

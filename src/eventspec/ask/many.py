@@ -15,6 +15,7 @@ from eventspec.core import BadInput, Sampling, Window
 from eventspec.engine.decoding import Decoding
 from eventspec.engine.scheduler import Scheduler
 from eventspec.recordings import Recording
+from eventspec.sampling import check_settings
 
 
 class Ask:
@@ -30,7 +31,10 @@ class Ask:
         **settings: Any,
     ) -> None:
         self.recording, self.question, self.method, self.window = recording, question, method, window
-        (sampling or Sampling()).but(**settings)  # refused here, if they are wrong
+        if sampling is None:
+            check_settings(settings)  # the pair knows the others
+        else:
+            sampling.but(**settings)
         self.sampling, self.settings = sampling, settings
 
     def __repr__(self) -> str:

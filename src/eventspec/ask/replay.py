@@ -54,7 +54,7 @@ class Replay(threading.Thread):
         window, length = self.live.policy.window_us, self.recording.span.duration_us
         lasts, notes = f"{length / 1e6:.3g} s", list[str]()
         if window > length + PACKET_US:  # a clip of a second ends with its last event, a little before that
-            notes.append(f"windows of {window / 1e6:g} s are longer than the recording ({lasts}): choose a smaller window_us")
+            notes.append(f"windows of {window / 1e6:g} s are longer than the recording ({lasts}): choose shorter ones")
         if self.turns > 1:
             notes.append(f"the recording lasts {lasts}: it was begun {self.turns} times in {self.seconds:g} s")
         return notes

@@ -9,6 +9,7 @@ from typing import Any
 
 from eventspec.core import Trace
 from eventspec.engine.answer import FinishReason
+from eventspec.errors import several
 
 READY = 0.1
 _UNVERIFIED: dict[str, Any] = {
@@ -42,7 +43,7 @@ class Result:
         text = repr(self.text if len(self.text) <= 120 else f"{self.text[:117]}...")
         lossy, total = "" if self.lossless else ", lossy", timing(self.trace)["total"]
         took = "not finished" if total is None else f"{total:.1f} ms"
-        return f"<Result {text}: {len(self.token_ids)} tokens by {self._by()}{lossy}, {took}>"
+        return f"<Result {text}: {several(len(self.token_ids), 'token')} by {self._by()}{lossy}, {took}>"
 
     def _by(self) -> str:
         return self.method if self.chosen == self.method else f"{self.method} ({self.chosen})"
@@ -52,7 +53,8 @@ class Result:
         trace, times = self.trace, timing(self.trace)
         came = {"first provisional": "first_provisional", "first committed": "first_committed", "complete": "total"}
         stages = [f"{words} {times[name]:.1f} ms" for words, name in came.items() if times[name] is not None]
-        spoken = f"{len(trace.rounds)} rounds, tau {trace.tau:.2f}, accepted {trace.accepted} of {trace.drafted} drafted nodes"
+        rounds = several(len(trace.rounds), "round")
+        spoken = f"{rounds}, tau {trace.tau:.2f}, accepted {trace.accepted} of {trace.drafted} drafted nodes"
         if trace.skipped:
             spoken = "none: events alone, not verified"
         lines = [

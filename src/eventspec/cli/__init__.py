@@ -40,16 +40,25 @@ def main() -> NoReturn:
     code = 130
     try:
         _take_interrupts()
-        from eventspec.cli.commands import run
-
-        code = run(sys.argv[1:])
+        code = _run(sys.argv[1:])
     except KeyboardInterrupt:  # between two commands' worth of code: `run` has none of its own
         sys.stderr.write("eventspec: interrupted\n")
-    except Exception as error:  # of the import: whatever comes after it `run` explains
+    except Exception as error:  # `run` explains those of the commands: this one is of what it is made of
         code = 1
-        sys.stderr.write(f"eventspec: {type(error).__name__}: {error}: the installation is broken, install eventspec again\n")
+        with suppress(OSError, ValueError):  # of a standard error that is closed
+            sys.stderr.write(f"eventspec: {type(error).__name__}: {error}\n")
     finally:
         _leave(code)
+
+
+def _run(words: list[str]) -> int:
+    """As `commands.run`, which explains every failure but that of its own import."""
+    try:
+        from eventspec.cli.commands import run
+    except ImportError as error:
+        sys.stderr.write(f"eventspec: {type(error).__name__}: {error}: the installation is broken, install eventspec again\n")
+        return 1
+    return run(words)
 
 
 def _take_interrupts() -> None:

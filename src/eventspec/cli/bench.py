@@ -14,11 +14,12 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import tracked, waiting
+from eventspec.cli.drawn import Drawn
 from eventspec.cli.help import App
 from eventspec.cli.picture import picture
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
-from eventspec.files import check_files, check_outputs, check_writable, write_text
+from eventspec.files import check_files, check_folder, check_outputs, check_writable, write_text
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -118,18 +119,15 @@ def compare(
     models: options.Models,
     compared: Compared,
     reading: options.Reading,
+    drawn: Drawn,
     control: Controls = None,
     context: Contexts = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
-    max_new_tokens: options.MaxNewTokens = 256,
-    temperature: options.Temperature = 0.0,
-    seed: options.Seed = 0,
     resume: Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")] = False,
     plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
-    from eventspec.core import Sampling
     from eventspec.experiments.names import check_arms
     from eventspec.pairs.names import check_choices
     from eventspec.recordings.qa import read_questions
@@ -141,10 +139,11 @@ def compare(
     if chosen.drafter is not None:
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
-    settings = options.given_settings(call)
-    Sampling(**settings)  # refused before minutes of loading
+    given = drawn.given(call, models)
     asked = read_questions(questions, limit, reading.open)
-    _check_places(out, plot, resume, [questions, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)])
+    _check_places(
+        out, plot, resume, [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
+    )
 
     with waiting("loading the models"):
         from eventspec.experiments.compare import Comparison, Interrupted, others_of
@@ -154,9 +153,9 @@ def compare(
         ready = models.load(methods, chosen, fit=False)
         ready = ready if models.target is not None else warm_up(ready)
         arms = others_of(ready, others, controls[0], fit=models.target is None)
-        sampling = ready.tokens.settings(None, settings)
+        sampling = ready.tokens.settings(None, drawn.spelled(ready, given))
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
-    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen)}
+    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:
         with tracked() as show:
@@ -170,7 +169,7 @@ def compare(
     _print_summary(found, out, plot, as_json)
 
 
-def _check_places(out: Path, plot: Path | None, resume: bool, read: list[Path]) -> None:
+def _check_places(out: Path, plot: Path | None, resume: bool, read: list[Path | None]) -> None:
     """BadInput for rows or a picture that cannot be written, or would change what is `read`."""
     from eventspec.experiments.rows import beside, check_place
 
@@ -259,6 +258,8 @@ def run(
     if out is not None and len({EXPERIMENTS[one].results for one in name}) > 1:
         raise BadInput("these experiments have results files of their own: run one with --out, or leave it out")
     check_outputs({"--out": out, "--work": work}, [folder_of(pair), *folders])
+    if work is not None:
+        check_folder(work)
     places = {one: _place(EXPERIMENTS[one].results, out, quick) for one in name}
     for place in places.values():
         known(place)  # what holds no results is not replaced

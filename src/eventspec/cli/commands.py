@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 import warnings
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from eventspec import __version__
 from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train, was_interrupted
 from eventspec.cli.help import App
-from eventspec.errors import BadSetting, EventspecError
+from eventspec.errors import BadInput, BadSetting, EventspecError
 
 app = App(
     name="eventspec",
@@ -84,10 +87,22 @@ def run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _fail("interrupted", 130) if was_interrupted() else _explain(error)
+        return _fail("interrupted", 130) if _is_interrupt(error) else _explain(error)
     if code == 130:  # newer typers turn the interrupt into this code, older ones raise Abort
         return _fail("interrupted", code)
     return code if isinstance(code, int) else 0
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is the reason of an error: native code turns the KeyboardInterrupt that it meets into an error of its own,
+    torch and numba into a RuntimeError, what calls Python through C into a SystemError, and others chain theirs to it."""
+    if not was_interrupted():
+        return False
+    if isinstance(error, RuntimeError | SystemError):
+        return True
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _explain(error: Exception) -> int:
@@ -98,9 +113,8 @@ def _explain(error: Exception) -> int:
     debugging = bool(os.environ.get("EVENTSPEC_DEBUG"))
     if debugging:
         traceback.print_exception(error, file=sys.stderr)
-    if isinstance(error, BadSetting):
-        option = "stop" if error.name == "stop_strings" else error.name.replace("_", "-")
-        return _fail(f"--{option} {error.wrong}", 2)
+    if isinstance(error, BadInput):
+        return _fail(_in_options(error), 2)
     if isinstance(error, EventspecError):
         return _fail(str(error), 2)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NO_ROOM):
@@ -108,6 +122,34 @@ def _explain(error: Exception) -> int:
         return _fail(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return _fail(message if debugging else f"{message}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)
+
+
+def _in_options(error: BadInput) -> str:
+    """What is wrong with a call, with the options as they are typed where Python has settings: ``window_us`` is --window-us,
+    and ``monotonic="clamp"`` is --monotonic clamp. A part of a path is no setting."""
+    options = {"sensor_size": "--sensor", "stop_strings": "--stop", "bad_words": "--bad-word"}
+    for command in _commands(get_command(app)):
+        options |= {str(param.name): max(param.opts, key=len) for param in command.params if param.opts[0].startswith("-")}
+    if isinstance(error, BadSetting):
+        error = BadInput(f"{options.get(error.name, error.name)} {error.wrong}")
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        if name not in options or (value is None and "_" not in name):
+            return found[0]
+        size = re.fullmatch(r"\((\w+), (\w+)\)", value or "")
+        given = f"{size[1]}x{size[2]}" if size else (value or "True").strip('"')
+        return options[name] + ("" if given == "True" else f" {given}")
+
+    word, value = r"(?<![\w/.'-])(?P<name>[a-z]+(?:_[a-z]+)*)", r'(?:=(?P<value>\(.*?\)|"\w+"|\w+))?'
+    return re.sub(word + value + r"(?![\w/.'-])", option, str(error))
+
+
+def _commands(group: Any) -> Iterator[Any]:
+    """A command and all of those in it."""
+    yield group
+    for command in getattr(group, "commands", {}).values():
+        yield from _commands(command)
 
 
 def _usage(error: Exception) -> str:

@@ -12,7 +12,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 from eventspec.files import check_empty, check_outputs
 
 if TYPE_CHECKING:
@@ -104,14 +104,17 @@ def questions(
     windows = len({(row.recording, row.window) for row in found.rows if row.window is not None})
     if found.missing:
         joins = " or not joined" if dsec is not None else ""
-        options.print_notes([f"{len(found.missing)} recordings are missing{joins}: their questions are left out"])
+        gone = several(len(found.missing), "recording is", "recordings are")
+        options.print_notes([f"{gone} missing{joins}: their questions are left out"])
     if found.left_out:
-        options.print_notes([f"{found.left_out} windows are left out: events or frames are missing in them"])
+        lacking = several(found.left_out, "window is", "windows are")
+        options.print_notes([f"{lacking} left out: events or frames are missing there"])
     options.print_notes(found.notes)
     counts = {"questions": len(found.rows), "recordings": recorded, "missing": list(found.missing)}
     about = {"kind": name, "out": str(out), **counts, "windows": windows, "left_out": found.left_out}
-    what = f"{windows} windows of {recorded} recordings" if windows else f"{recorded} recordings"
-    options.print_found(about, as_json, f"{out}: {len(found.rows)} questions about {what}")
+    whole = several(recorded, "recording")
+    what = f"{several(windows, 'window')} of {whole}" if windows else whole
+    options.print_found(about, as_json, f"{out}: {several(len(found.rows), 'question')} about {what}")
 
 
 def _cutting(
@@ -157,7 +160,7 @@ def make(
         write_scenes(out, clips, split, seed, lambda done: show(done, clips))
     questions = out / "qa.jsonl"
     made = {"clips": clips, "split": split, "seed": seed, "folder": str(out), "questions": str(questions)}
-    options.print_found(made, as_json, f"{clips} clips in {out}, questions in {questions}")
+    options.print_found(made, as_json, f"{several(clips, 'clip')} in {out}, questions in {questions}")
 
 
 def _lines(path: Path, layout: Layout, report: Report, most_missing: int) -> list[str]:

@@ -16,7 +16,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import announced
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 from eventspec.machine import usable_cores
 
 Facts = dict[str, Any]
@@ -211,7 +211,7 @@ def _tested(found: Facts) -> list[tuple[str, str]]:
     untested = found["untested"]
     tested = len({*found["arms"]} - {*untested})
     same = "every one is plain decoding's" if found["exact"] else f"{found['different']} differ from plain decoding"
-    what = f"{found['answers']} answers, {found['tokens']} tokens of {tested} methods and heads: {same}"
+    what = f"{several(found['answers'], 'answer')}, {several(found['tokens'], 'token')} of methods and heads ({tested}): {same}"
     what = what if tested else "nothing was tested in that time"
     rows = [f"{what}; {found['near_ties']} near ties, closer than {found['rounding']:.1g}"]
     if untested:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,8 +14,8 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
-from eventspec.errors import BadInput
-from eventspec.files import check_outputs, check_writable, write_whole
+from eventspec.errors import BadInput, several
+from eventspec.files import check_folder, check_outputs, check_writable, write_whole
 
 if TYPE_CHECKING:
     from eventspec.recordings import Recording
@@ -134,9 +135,9 @@ def render(
             for index, image in enumerate(pictures(recording.events, representation, windows).images):
                 Image.fromarray(image).save(partial / f"{index:03d}.png")
     about = {"out": str(out), "representation": representation, "windows": windows, "events": len(recording.events)}
-    drawn = f"{windows} {'window' if single else 'image'}{'' if windows == 1 else 's'}"
+    drawn = several(windows, "window" if single else "image")
     drawn = f"a strip of {drawn}" if single else drawn
-    options.print_found(about, as_json, f"{out}: {drawn}, {len(recording.events)} events")
+    options.print_found(about, as_json, f"{out}: {drawn}, {several(len(recording.events), 'event')}")
 
 
 @app.command()
@@ -149,8 +150,10 @@ def simulate(
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
     refractory_us: Annotated[int, typer.Option(help="Least time between two events of a pixel.")] = 500,
-    subframes: Annotated[int, typer.Option(help="Blend frames linearly in so many steps (coarse videos); 1 = not.")] = 1,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 0,
+    subframes: Annotated[
+        int, typer.Option(min=1, max=1000, help="Blend frames linearly in so many steps (coarse videos); 1 = not.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same events.")] = 0,
     fps: Annotated[float | None, typer.Option(help="Frames a second of image folders without timestamps.txt.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -172,7 +175,7 @@ def simulate(
     with counted("simulating") as show:
         events, notes = model.simulate(clip.frames, clip.times_us, pixels, seed, subframes, lambda done: show(done, len(clip)))
     if recording.events is not None:
-        notes = (*notes, f"the recording's own {len(recording.events)} events are left out")
+        notes = (*notes, f"the recording's own {several(len(recording.events), 'event is', 'events are')} left out")
     options.print_notes(notes)
     source_format = f"{recording.source_format}+simulated"
     made = replace(recording, events=events, notes=(*recording.notes, *notes), source_format=source_format)
@@ -212,9 +215,10 @@ def _must_be_new(out: Path, file: Path) -> None:
     """BadInput where something is already, and in the folder of the recording that is read."""
     from eventspec.recordings.recording import whole_of
 
-    if out.exists():
+    if os.path.lexists(out):
         raise BadInput(f"{out}: exists already: choose another name, or remove it first")
     check_outputs({"": out}, [whole_of(file)])
+    check_folder(out)
 
 
 def _write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:
@@ -244,8 +248,8 @@ def _write_file(out: Path, write: Callable[[Path], object]) -> None:
 
 
 def _print_written(written: dict[str, Any], as_json: bool) -> None:
-    frames = f" and {written['frames']} frames" if written["kind"] in ("native", "aedat4") else ""
-    options.print_found(written, as_json, f"{written['out']}: {written['events']} events{frames}")
+    frames = f" and {several(written['frames'], 'frame')}" if written["kind"] in ("native", "aedat4") else ""
+    options.print_found(written, as_json, f"{written['out']}: {several(written['events'], 'event')}{frames}")
 
 
 def summary(recording: Recording, by_coordinates: bool = False) -> Facts:

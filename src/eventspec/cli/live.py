@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,12 +13,16 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
+from eventspec.cli.drawn import Drawn
 from eventspec.cli.show import LATE_GUESS
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 
 if TYPE_CHECKING:
     from eventspec.ask import Live, LiveAnswer
     from eventspec.ask.replay import Replay
+
+LONGEST_S = 1e7
+"""Seconds of a replay: four months."""
 
 
 def live(
@@ -27,37 +32,35 @@ def live(
     reading: options.Reading,
     models: options.Models,
     chosen: options.Chosen,
+    drawn: Drawn,
     method: options.Method = "auto",
     seconds: Annotated[float, typer.Option(help="How long to replay; a recording that is shorter is repeated.")] = 10.0,
     every: Annotated[float, typer.Option(help="Seconds from one question to the next.")] = 1.0,
     windows: Annotated[
         Literal["sliding", "growing", "triggered"], typer.Option(help="Which are cut; triggered: by a burst of events.")
     ] = "sliding",
-    window_us: Annotated[int, typer.Option(min=1, help="How long a window is, in microseconds.")] = 1_000_000,
-    hop_us: Annotated[int, typer.Option(min=1, help="A window is read ahead so often, in microseconds.")] = 250_000,
+    window_us: Annotated[int, typer.Option(min=1, max=1 << 53, help="How long a window is, in microseconds.")] = 1_000_000,
+    hop_us: Annotated[
+        int, typer.Option(min=1, max=1 << 53, help="A window is read ahead so often, in microseconds.")
+    ] = 250_000,
     share: Annotated[float, typer.Option(help="Of the target's time that reading ahead may take.")] = 0.5,
     reuse_below: Annotated[
         float, typer.Option(help="LOSSY: a frame with fewer events a pixel since the last encoded one takes its features.")
     ] = 0.0,
     standing: Annotated[bool, typer.Option(help="Answer the question ahead, about every window.")] = False,
-    max_new_tokens: options.MaxNewTokens = 256,
-    temperature: options.Temperature = 0.0,
-    seed: options.Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Replay a recording in real time and ask about it while it runs; every answer is the one of `generate` for its window."""
-    from eventspec.core import Sampling
     from eventspec.recordings.qa import check_question
 
     recorded.check()
     models.check([method], chosen)
-    if not (0 < seconds < math.inf and 0 < every < math.inf):
-        raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and finite")
+    if not (0 < seconds <= LONGEST_S and 0 < every <= LONGEST_S):
+        raise BadInput(f"--seconds {seconds:g} --every {every:g}: both must be above 0, and at most {LONGEST_S:g}")
+    check_question(prompt)
     if not (0 < share <= 1 and 0 <= reuse_below < math.inf):
         raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
-    check_question(prompt)
-    drawn = options.given_settings(context)
-    Sampling(**drawn)  # refused before minutes of loading
+    given = drawn.given(context, models)
     with waiting("loading the models"):
         whole, window = recorded.open(reading)
         opened = whole.slice(window)
@@ -67,14 +70,16 @@ def live(
         from eventspec.ask.replay import Replay
 
         loaded = models.load([method], chosen)
+        settings = drawn.spelled(loaded, given)
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
     with loaded.live(method, windows=windows, **policy) as stream:
         if standing:
-            stream.standing(prompt, **drawn)
+            stream.standing(prompt, **settings)
         replay = Replay(stream, opened, seconds)
-        answers = ask_repeatedly(stream, replay, prompt, every, drawn, quiet=as_json)
+        answers = ask_repeatedly(stream, replay, prompt, every, settings, quiet=as_json)
         found = report(stream, replay, answers, prompt)
-    found["notes"] = [*opened.notes, *replay.notes, *loaded.notes_on(opened), *found["notes"]]
+    hurried = _hurried(every, found["latency_ms"]["answer"]["p50"])
+    found["notes"] = [*opened.notes, *replay.notes, *hurried, *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
         options.print_found(found, True)
@@ -140,6 +145,15 @@ def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str)
     }
 
 
+def _hurried(every: float, usual_ms: float) -> list[str]:
+    """A note where questions come so soon after each other that they leave the target no time for anything else."""
+    if 1e3 * every >= usual_ms:
+        return []
+    return [
+        f"an answer takes {usual_ms:.0f} ms, longer than --every {every:g}: there was hardly any time to read windows ahead"
+    ]
+
+
 def _since(answer: LiveAnswer, mark: str) -> float | None:
     """Milliseconds from the question to a mark of its trace; None where there is none. What was there before took none."""
     marks = answer.result.trace.marks
@@ -160,16 +174,18 @@ def _spread(values: list[float | None]) -> dict[str, float | int | None]:
 
 def show(found: dict[str, Any]) -> None:
     frames, events = found["frames"], found["events"]
-    typer.echo(f"{frames['arrived']} frames came, {frames['encoded']} were encoded before a question;")
-    typer.echo(f"{frames['dropped']} were not, because others came too soon after them")
+    typer.echo(f"{several(frames['arrived'], 'frame')} came, of which before a question {frames['encoded']} encoded,")
+    typer.echo(f"{frames['dropped']} not, because others came too soon after,")
     if frames["reused"]:
-        typer.echo(f"{frames['reused']} were not, because hardly an event came since another (LOSSY)")
+        typer.echo(f"{frames['reused']} not, because hardly an event came since another (LOSSY)")
     if frames["waiting"]:
-        typer.echo(f"{frames['waiting']} were not yet when the replay ended, or are encoded with their window")
+        typer.echo(f"{frames['waiting']} not yet when the replay ended, or with the window,")
     if frames["lost"]:
-        typer.echo(f"{frames['lost']} were lost: more bytes were held than may be")
-    typer.echo(f"{events['arrived']} packets of events came, {events['dropped']} were dropped")
-    typer.echo(f"{found['windows_read']} windows were read before a question; {len(found['answers'])} answers:")
+        typer.echo(f"{frames['lost']} lost: more bytes were held than may be")
+    typer.echo(f"{several(events['arrived'], 'packet')} of events came, {events['dropped']} dropped")
+    typer.echo(
+        f"{several(found['windows_read'], 'window')} read before a question; {several(len(found['answers']), 'answer')}:"
+    )
     for name, values in found["latency_ms"].items():
         if values["n"]:
             label = name if name == "answer" else f"first {name} token"
@@ -177,5 +193,5 @@ def show(found: dict[str, Any]) -> None:
             typer.echo(f"{label:<24} p50 {values['p50']:7.1f} ms   {worst} {values['p99']:7.1f} ms   (n = {values['n']})")
     guess, token = (found["latency_ms"][name]["p50"] for name in ("provisional", "committed"))
     if guess is not None and guess > token:
-        typer.echo(LATE_GUESS)
+        typer.echo(textwrap.fill(LATE_GUESS, 80))
     options.print_notes(found["notes"])

@@ -10,7 +10,8 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.help import App
 from eventspec.errors import BadCheckpoint, BadInput
-from eventspec.files import check_empty, check_outputs
+from eventspec.files import check_empty, check_outputs, read_json
+from eventspec.models.shards import check_files
 
 models = App(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 
@@ -93,8 +94,8 @@ def export_head(
     layout: Annotated[Literal["safeailab", "speculators"], typer.Option(help="Whose code is to read it.")],
     out: Annotated[Path, options.path("The folder to write: a new one, or an empty one.")],
     pair: Annotated[
-        str, typer.Option(help="Whose target the head is for: a bundled pair, or the folder of a pair.toml.")
-    ] = "nano",
+        str | None, typer.Option(help="Whose target the head is for: a bundled pair (nano), or the folder of a pair.toml.")
+    ] = None,
     target: Annotated[Path | None, options.path("Its checkpoint folder, instead of a pair.")] = None,
     verifier: Annotated[
         str | None,
@@ -106,9 +107,11 @@ def export_head(
     from eventspec.pairs.names import folder_named
     from eventspec.pairs.pair_file import PairFile, folder_of
 
+    if layout != "speculators" and verifier is not None:
+        raise BadInput(f"--verifier is for --layout speculators: leave it out for {layout}")
     check_empty(out)
-    models = options.Models(target=target)
-    read = models.check(["eagle"], options.Chosen(head=head)) if target is not None else [folder_of(pair)]
+    models = options.Models(pair=pair, target=target)
+    read = models.check(["eagle"], options.Chosen(head=head)) if target is not None else [folder_of(models.name)]
     known = {} if target is not None else PairFile.read(read[0]).places("heads")
     check_outputs({"--out": out}, [*read, folder_named("head", head, known)])
 
@@ -118,7 +121,7 @@ def export_head(
     from eventspec.models import configuration as fields
     from eventspec.pairs import load_folders, load_pair
 
-    loaded = load_pair(pair) if target is None else load_folders(target, method="eagle")
+    loaded = load_pair(models.name) if target is None else load_folders(target, method="eagle")
     folder, language = folder_named("head", head, loaded.parts.heads), loaded.parts.ends
     trained = load_head(folder, language)
     family = family_of(trained.head)
@@ -167,11 +170,15 @@ def described(given: str) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder} has neither config.json nor pair.toml: give the folder of a checkpoint or of a pair")
 
+    path = folder / "config.json"
+    data = read_json(path)
+    # Parts of a pair have no tokenizer: what else is damaged or missing is said before torch is imported.
+    alone = data.get("model_type") in (None, "packer", "adapter") or ("hidden_size" in data and not _sees(data))
+    check_files(folder, tokenizer=not alone and "eventspec" not in data)
+
     from eventspec.models import configuration as fields
     from eventspec.models.folder import describe
 
-    path = folder / "config.json"
-    data = fields.read_json(path)
     try:
         return _part(folder, data) or describe(folder)
     except fields.BadField as error:
@@ -208,12 +215,16 @@ def _is_head(folder: Path, data: dict[str, Any]) -> bool:
 
     if speculators.KIND in data or isinstance(data.get("eventspec"), dict):
         return True
-    if "hidden_size" not in data or any(name.startswith(("vision", "mm_")) for name in data):
+    if "hidden_size" not in data or _sees(data):
         return False
     try:
         return "fc.weight" in Checkpoint(folder, lambda name: name.removeprefix("model.")).at
     except BadCheckpoint:
         return False  # `describe` knows better what it lacks
+
+
+def _sees(data: dict[str, Any]) -> bool:
+    return any(name.startswith(("vision", "mm_")) for name in data)
 
 
 def parts_of(folder: Path) -> dict[str, list[str]]:

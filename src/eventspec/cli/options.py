@@ -4,9 +4,10 @@ what drafts. What can be checked without a model is checked before one is loaded
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +28,11 @@ def given_path(given: str | Path) -> Path:
     if isinstance(given, str) and not given.strip():
         raise typer.BadParameter("the path is empty: name a file or a folder")
     return Path(given)
+
+
+def typed(name: str) -> str:
+    """An option as it is typed."""
+    return f"--{name.replace('_', '-')}"
 
 
 def path(help: str, *names: str, **more: Any) -> Any:
@@ -51,9 +57,6 @@ Draft = Annotated[
 DevicePlan = Annotated[
     Literal["auto", "one", "two"], typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")
 ]
-MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens; --target may come with another default.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-Seed = Annotated[int, typer.Option(help="Of the sampling.")]
 Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Target = Annotated[Path | None, path("A checkpoint folder that answers, instead of a pair.")]
 Precision = Literal["float32", "bfloat16", "float16", "auto", "nf4", "int8"]
@@ -62,7 +65,20 @@ IgnoreGenerationConfig = Annotated[
     bool, typer.Option("--ignore-generation-config", help="Take no settings from the generation_config.json of --target.")
 ]
 Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
-Sensor = Annotated[str | None, typer.Option(help="Sensor size of files that do not state it: 640x480, or a name (davis346).")]
+
+
+def _known_sensor(text: str | None) -> str | None:
+    from eventspec.events.formats import parse_sensor_size
+
+    if text is not None:
+        parse_sensor_size(text)  # before what is read with it
+    return text
+
+
+Sensor = Annotated[
+    str | None,
+    typer.Option(callback=_known_sensor, help="Sensor size of files that do not state it: 640x480, or a name (davis346)."),
+]
 Order = Annotated[
     Literal["raise", "clamp", "keep"],
     typer.Option(
@@ -70,6 +86,10 @@ Order = Annotated[
     ),
 ]
 DropOutside = Annotated[bool, typer.Option("--drop-outside", help="Drop events outside the sensor; else the file is refused.")]
+LAST_S = 1e12
+"""Seconds that no recording lasts."""
+SPECIALS = 1 << 10
+"""Ids that a tokenizer may have beyond those that its model has rows for."""
 WHOLE = "Event file, video, image, folder of images, DSEC, RPG or native folder; or example:street."
 WindowText = Annotated[
     str | None,
@@ -168,7 +188,8 @@ class Recorded:
 
         def end(text: str) -> int | None:
             if text.endswith("s"):
-                return begin_us + round(1e6 * float(text.removesuffix("s")))
+                seconds = float(text.removesuffix("s"))
+                return begin_us + round(1e6 * seconds if abs(seconds) < LAST_S else math.nan)
             return int(text) if text else None
 
         try:
@@ -218,7 +239,8 @@ class Models:
     def check(self, methods: Sequence[str], chosen: Chosen, also: Mapping[str, Iterable[str]] | None = None) -> list[Path]:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
-        from eventspec.pairs.names import check_choices, check_method, check_parts
+        from eventspec.models.shards import check_files
+        from eventspec.pairs.names import DRAFTLESS, check_choices, check_method, check_parts
         from eventspec.pairs.pair_file import PairFile, folder_of
 
         for method in methods:
@@ -229,22 +251,29 @@ class Models:
             raise BadInput(f"device '{self.device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
         if chosen.risk is not None:
             check_risk(chosen.risk)
+        if self.vocabulary != "auto" and not (chosen.drafter or (also or {}).get("drafter")):
+            raise BadInput("--vocabulary says how the ids of a drafter become the target's: give --drafter as well")
+        if self.draft == "always" and set(methods) <= set(DRAFTLESS) and not any((also or {}).values()):
+            raise BadInput(f"--draft always: nothing drafts in method {' or '.join(methods)}: leave it out, or choose another")
         if self.target is None:
-            if self._how != Models()._how or (chosen.drafter is None and self.vocabulary != "auto"):
-                names = (
-                    "--vocabulary, --frames, --allow-extrapolation, --compat, --ignore-generation-config, --dtype and --device"
-                )
-                raise BadInput(f"{names} are for checkpoint folders: give --target FOLDER or --drafter as well")
+            usual = Models()
+            if alone := [typed(name) for name in self._how if getattr(self, name) != getattr(usual, name)]:
+                whose = "is for a checkpoint folder" if len(alone) == 1 else "are for checkpoint folders"
+                raise BadInput(f"{' and '.join(alone)} {whose}: give --target FOLDER as well")
             file = PairFile.read(folder_of(self.name))
             folder, tables = file.folder, {name: file.places(name) for name in ("heads", "drafters", "adapters")}
         else:
             self._check_of_target(methods, chosen.given)
             folder, tables = self.target, {}
         parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("drafter", "head", "compress", "adapter")}
-        return [folder, *check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)]
+        found = check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)
+        for part in found:
+            if (part / "config.json").is_file():
+                check_files(part, tokenizer=False)
+        return [folder, *found]
 
     def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
-        from eventspec.files import read_json
+        from eventspec.models.shards import check_files
         from eventspec.pairs.names import WANTED
 
         if self.pair is not None:
@@ -254,7 +283,6 @@ class Models:
             raise BadInput(f"{self.target} is the folder of a pair, and no checkpoint: give it as --pair {self.target}")
         if not self.target.is_dir():
             raise BadInput(f"{self.target} is no folder: give the folder of a checkpoint, with its config.json")
-        read_json(self.target / "config.json")
         for method in methods:
             wanted = WANTED.get(method)
             if wanted == ():
@@ -263,6 +291,22 @@ class Models:
                 lacks = f"method {method} needs more than the checkpoint {self.target}"
                 ways = " or ".join("--compress pool:3" if name == "compress" else f"--{name} FOLDER" for name in wanted)
                 raise BadInput(f"{lacks}: add {ways}, or give a pair (--pair FOLDER)")
+        check_files(self.target)
+
+    def check_room(self, longest: int, last_id: int) -> None:
+        """BadInput for an answer or an id that the target cannot have, as far as its folder says so without being loaded."""
+        from eventspec.files import read_json
+        from eventspec.pairs.pair_file import PairFile, folder_of
+
+        folder = PairFile.read(folder_of(self.name)).place("target") if self.target is None else self.target
+        data = read_json(folder / "config.json")
+        inner = data.get("text_config")
+        data |= inner if isinstance(inner, dict) else {}
+        context, ids = data.get("max_position_embeddings"), data.get("vocab_size")
+        if type(context) is int and longest >= context and not self.allow_extrapolation:
+            raise BadInput(f"max_new_tokens {longest} exceeds the context of {context} tokens, prompt included: ask for fewer")
+        if type(ids) is int and last_id >= ids + SPECIALS:
+            raise BadInput(f"logit_bias id {last_id} is not in the vocabulary: {folder} has {ids} ids")
 
     @property
     def name(self) -> str:
@@ -322,17 +366,10 @@ class Models:
         return loaded.drafting(self.draft)
 
 
-def given_settings(context: typer.Context) -> dict[str, Any]:
-    """Those options that are fields of `Sampling` and stand on the command line: the others are as the checkpoint has them."""
-    from eventspec.sampling import Sampling
-
-    known = {item.name for item in fields(Sampling)}
-
-    def given(name: str) -> bool:
-        source = context.get_parameter_source(name)
-        return name in known and source is not None and source.name != "DEFAULT"
-
-    return {name: value for name, value in context.params.items() if given(name)}
+def given(context: typer.Context) -> dict[str, Any]:
+    """The options that stand on the command line."""
+    sources = ((name, context.get_parameter_source(name)) for name in context.params)
+    return {name: context.params[name] for name, source in sources if source is not None and source.name != "DEFAULT"}
 
 
 def check_in_folder(path: Path, option: str) -> None:

@@ -11,15 +11,18 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import announced, counted, waiting
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 
 USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
+PREDICTING = ("tokens", "profile", "as_json")
+"""What counts for a machine that is not here."""
 Profile = Annotated[str | None, typer.Option(help="Or predict another machine by name, e.g. rtx4090-nf4-7b or h200-7b.")]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")]
 
 
 def plan(
+    context: typer.Context,
     tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")],
     models: options.Models,
     chosen: options.Chosen,
@@ -30,11 +33,9 @@ def plan(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
-    measuring: dict[str, Any] = {"--pair": models.pair, "--target": models.target, "--questions": questions}
-    measuring |= {f"--{name}": value for name, value in chosen.given.items()}
-    measuring |= {"--limit": None if limit == USUAL_LIMIT else limit}
-    if profile is not None and (given := next((name for name, value in measuring.items() if value is not None), None)):
-        raise BadInput(f"{given} is for measuring here, --profile is another machine: leave one of them out")
+    if profile is not None and (measuring := [name for name in options.given(context) if name not in PREDICTING]):
+        named = " and ".join(map(options.typed, measuring))
+        raise BadInput(f"{named}: for measuring here, and --profile is another machine: leave one of them out")
     if profile is not None:
         from eventspec.experiments import plan as plans
 
@@ -80,7 +81,7 @@ def _of_pair(
         about = f"pair {ready.name}, {described_placement(ready.workers.placement)}"
     names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
     about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"
-    source = f"measured here: means over {measured.answers} answers about {about_what}"
+    source = f"measured here: means over {several(measured.answers, 'answer')} about {about_what}"
     return {"pair": models.name, "about": about, "stages_source": source, **measured.outlook(tokens)}
 
 
@@ -99,7 +100,9 @@ def _print(found: dict[str, Any]) -> None:
     page.print(f"prefill share {found['prefill_share']:.1%}, ceiling {found['ceiling']:.2f}x")
     methods = found["methods"]
     errors = any("error" in row for row in methods.values())
-    table = Table(box=None, header_style="bold", title=f"predicted for {found['tokens']} tokens", title_justify="left")
+    table = Table(
+        box=None, header_style="bold", title=f"predicted for {several(found['tokens'], 'token')}", title_justify="left"
+    )
     table.add_column("method", overflow="fold")
     for head in ("total ms", "speedup", "of ceiling", "tau", "acceptance", *(["error"] if errors else [])):
         table.add_column(head, justify="right", overflow="fold")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from eventspec.errors import several
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -93,7 +95,7 @@ def in_short(result: Result) -> str:
     """Who drafted an answer, and how long it took, for a line below it."""
     first, end = (1e3 * result.trace.marks[name] for name in ("first_committed", "end"))
     how = f"method {result.chosen}, {'not verified' if result.trace.skipped else f'tau {result.trace.tau:.2f}'}"
-    return f"({len(result.token_ids)} tokens, the first after {first:.1f} ms, all after {end:.1f} ms; {how})"
+    return f"({several(len(result.token_ids), 'token')}, the first after {first:.1f} ms, all after {end:.1f} ms; {how})"
 
 
 def show_live(asking: Generation) -> None:

@@ -132,7 +132,9 @@ class _Page:
         from PIL import Image
 
         (left, top), (height, width) = corner, image.shape[:2]
-        times = f"{self._seconds(part.start_us)} to {self._seconds(part.end_us)} s, {part.events:,} events"
+        times = (
+            f"{self._seconds(part.start_us)} to {self._seconds(part.end_us)} s, {part.events:,} event{'s' * (part.events != 1)}"
+        )
         self.text(left, top + LINE / 2, f"{index + 1}   {times if part.events else 'no events'}")
         self.picture(image, left, top + LINE)
         if part.frame is not None and part.frame_us is not None and frame_height:
@@ -151,7 +153,7 @@ class _Page:
         assert events is not None
         coarse = f", {step}x{step} pixels drawn as one" if step > 1 else ""
         left = self.text(MARGIN, 20, recording.name, 17)
-        self.text(left + 14, 21, f"{events.width}x{events.height}, {len(events):,} events{coarse}")
+        self.text(left + 14, 21, f"{events.width}x{events.height}, {len(events):,} event{'s' * (len(events) != 1)}{coarse}")
         left = self.text(MARGIN, 46, WORDS[representation]) + 24
         patches = [("#000000", "both")]
         if drawn.full is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import announced, shown
 from eventspec.cli.help import App
-from eventspec.errors import BadInput, check_known
+from eventspec.errors import BadInput, check_known, several
 from eventspec.files import check_empty, check_outputs, read_json
 from eventspec.train.names import (
     HEADS,
@@ -159,6 +159,7 @@ def heads(
     check_out(out, resume)
     models, read = options.Models(target=target, device=device or "cpu"), read_questions(questions)
     folders = models.check(["autoregressive"], options.Chosen())
+    models.check_room(max_new_tokens or 0, 0)
     check_outputs({"--out": out}, [*folders, questions, *(whole_of(one) for one in {asked.recording for asked in read})])
     announced(f"training into {out}")
     from eventspec.models.loading import LoadOptions
@@ -175,16 +176,22 @@ def _heads_of_pair(
     from eventspec.train.processes import started
 
     if begin_with is not None and launched_first():
-        options.print_notes(_first_weights(begin_with, names))
+        options.print_notes(recipe.first_weights(begin_with, names))
     stages = ("render train", "render calibration", "heads")
     with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
         folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if processes.first:
         figures = read_json(folder / "heads.json")
-        taus = figures["calibration"]["tau"].items()
-        lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {tau:.2f}" for name, tau in taus]
+        lines = _taus(figures["calibration"]["tau"], names)
         use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
         options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
+
+
+def _taus(taus: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    """Of the heads that were trained; the pair's others are named, as their figures are of an earlier training."""
+    lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {taus[name]:.2f}" for name in names]
+    others = sorted({*taus} - {*names})
+    return [*lines, f"not trained now: {', '.join(others)}"] if others else lines
 
 
 def _heads_for(
@@ -196,27 +203,12 @@ def _heads_for(
         folder = learn(target, questions, preset, names, out, report, how, longest)
     figures = read_json(folder / "heads.json")
     again = ", which it learned from: there is one recording only" if figures["learned_from_judged"] else ""
-    judged = f"tau of a chain of 8 on {figures['judged']} answers{again}"
+    judged = f"tau of a chain of 8 on {several(figures['judged'], 'answer')}{again}"
     lines = [f"{name:<8} {judged}: {tau:.2f}" for name, tau in figures["calibration"]["tau"].items()]
     use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
     if figures["too_short"] and not as_json:
-        options.print_notes([f"{figures['too_short']} answers were too short to learn from"])
+        options.print_notes([f"{several(figures['too_short'], 'answer was', 'answers were')} too short to learn from"])
     options.print_found({"folder": str(folder), **figures}, as_json, *lines, use)
-
-
-def _first_weights(pair: str, names: list[str]) -> list[str]:
-    """A note for every head that begins with another head's weights, or finds none in the pair."""
-    from eventspec.pairs.pair_file import folder_of
-    from eventspec.train.heads import earlier_head
-
-    notes = []
-    for name in names:
-        earlier = folder_of(pair) / "heads" / earlier_head(name)
-        if not earlier.is_dir():
-            notes.append(f"pair {pair} has no head {earlier.name}: {name} has nothing to begin with but random weights")
-        elif earlier.name != name:
-            notes.append(f"{name} begins with the weights of the pair's head {earlier.name}")
-    return notes
 
 
 @train.command()
@@ -317,7 +309,7 @@ def adapter(
         options.print_notes(f"{name} is not calibrated for --method skip-encode: {why}" for name, why in failed.items())
     lines = [
         f"{name:<19} {own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer, "
-        f"{own['answers']:.1%} of {own['n_answers']} answers whole"
+        f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole"
         for name, own in made.items()
     ]
     method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
@@ -395,5 +387,7 @@ def _agreement(figures: dict[str, Any]) -> list[str]:
     for name in ("before", "calibration"):
         own = figures[name]
         leading = f", the first {own['leading']:.1f} of an answer" if "leading" in own else ""
-        lines.append(f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {own['n_answers']} answers")
+        lines.append(
+            f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {several(own['n_answers'], 'answer')}"
+        )
     return lines

@@ -192,7 +192,7 @@ def behind_prompt(pair: Measured, drafter: Drafter) -> tuple[TargetSession, Call
     """Both sessions after the prompt and one committed token, for a drafter that reads the target; its own is a new one each
     time, about a recording that it has not seen."""
     target = session_of(pair.target, NO_TAIL, drafter.taps)
-    verdict, scores = Verdict(np.empty(0, np.int64), np.array([1], np.int64)), target.score(Proposal.empty())
+    verdict, scores = Verdict.of(tokens=[1]), target.score(Proposal.empty())
     target.commit(verdict)
 
     def begin() -> DraftSession:
@@ -254,7 +254,7 @@ def measure_tail(target: Target, tails: Sequence[int], repeats: int = 3) -> int:
 
 def measure_level(session: DraftSession, repeats: int = 12) -> float:
     """Seconds that one more level of a draft takes a drafter, which reads one committed token before each."""
-    committed, unused = Verdict(np.empty(0, np.int64), np.array([1], np.int64)), Scores(torch.empty(0))
+    committed, unused = Verdict.of(tokens=[1]), Scores(torch.empty(0))
 
     def drafting(budget: Budget) -> Callable[[], object]:
         session.observe(committed, unused)

@@ -95,7 +95,7 @@ class CascadeDraft(DraftSession):
         read = Proposal(np.concatenate((unread, drafted.tokens)), np.concatenate((np.arange(-1, count - 1), below)))
         scores = self.session.score(read)
         if count:
-            self.session.commit(Verdict(np.arange(count - 1), unread))
+            self.session.commit(Verdict.of(tokens=unread.tolist(), path=range(count - 1)))
         return scores.logits[count:]
 
     def _qualified(self, drafted: Proposal, logits: Tensor) -> DraftTree:

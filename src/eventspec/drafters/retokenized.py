@@ -134,7 +134,7 @@ def _drafted(session: DraftSession, ours: Callable[[list[int]], list[int]], budg
 def _commit(session: DraftSession, ids: list[int], scores: Scores) -> None:
     """Commit ids that no proposal foresaw; sessions go by the tokens."""
     if ids:
-        session.observe(Verdict(np.empty(0, np.int64), np.array(ids, np.int64)), scores)
+        session.observe(Verdict.of(tokens=ids), scores)
 
 
 def _paths(proposal: Proposal) -> list[list[int]]:

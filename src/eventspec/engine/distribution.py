@@ -1,8 +1,8 @@
 """The target's processed distribution at one node (bias, penalties, bans, grammar, temperature, top-k, top-p, min-p: the p of
 the rule), and the token that is drawn from it.
 
-Whatever depends on what was said before goes by the answer's own tokens along the node's path, so a tree's branches each get
-their own.
+Whatever depends on what was said before goes by the answer's tokens along the node's path, so a tree's branches each get their
+own.
 
 Drawing is Gumbel-max (Gumbel 1954; Maddison et al. 2014): argmax of log p + g with noise g that depends on the seed and the
 position only. A row that is scored among others differs by rounding from the same row scored alone, and then the drawn token

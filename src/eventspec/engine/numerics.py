@@ -62,7 +62,7 @@ class PlainDecoding:
             self._session, self._read = self._begin(), []
             self._logits = self._step(self._session)
         for token in answer[len(self._read) :]:
-            self._session.commit(Verdict.of([token]))
+            self._session.commit(Verdict.of(tokens=[token]))
             self._logits = self._step(self._session)
             self._read.append(token)
         return self._logits
@@ -84,5 +84,5 @@ def measured_rounding(begin: Callable[[], TargetSession], vocabulary: int, token
         row = alone.score(Proposal.empty()).logits[0]
         differs = float((together[place] - row).abs().max())
         apart = max(apart, differs if math.isfinite(differs) else 0.0)  # what is no number ends the answers that meet it
-        alone.commit(Verdict.of([int(token)]))
+        alone.commit(Verdict.of(tokens=[int(token)]))
     return MARGIN * apart

@@ -70,13 +70,13 @@ def verify(
             if not path:
                 raise
             # The answer may end before this place, and then it does not matter: raised only when it stands here.
-            return Verdict.of(tokens[len(answer) :], path[:-1], close)
+            return Verdict.of(tokens=tokens[len(answer) :], path=path[:-1], near_ties=close)
         if near:
             close.append(len(tokens) - len(answer))
         tokens.append(token)
         ended |= token in sampling.stop_ids or len(tokens) >= sampling.max_new_tokens
         if accepted is None:
-            return Verdict.of(tokens[len(answer) :], path, close)
+            return Verdict.of(tokens=tokens[len(answer) :], path=path, near_ties=close)
         path.append(accepted)
         node, state = accepted, advanced(state, token, sampling)
 
@@ -100,7 +100,7 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
     if host is not None and len(host) == 1:  # plain decoding, where every operation finds its code gone from the caches
         token = int(host[0].argmax())  # NaN is the largest number
         clear = math.isfinite(best := host[0][token]) and np.count_nonzero(host[0] >= best - rounding) == 1
-        return Verdict.of([token]) if clear else None
+        return Verdict.of(tokens=[token]) if clear else None
     rows = allowed(logits, sampling) if host is None else logits
     best = (rows if host is None else host).argmax(-1).tolist()
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
@@ -116,7 +116,7 @@ def _follow(logits: Tensor, proposal: Proposal, sampling: Sampling, rounding: fl
     highest = walked.max(-1, keepdims=True)  # minus infinity where all is banned
     if not np.isfinite(highest).all() or np.count_nonzero(walked >= highest - rounding) > len(places):
         return None
-    return Verdict.of([*(tokens[i] for i in path), wanted], path)
+    return Verdict.of(tokens=[*(tokens[i] for i in path), wanted], path=path)
 
 
 def _children(proposal: Proposal) -> dict[int, list[int]]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, FrameRows
+from eventspec.errors import BadSetting, several
 from eventspec.events.stream import EventStream
 
 try:
@@ -54,7 +55,7 @@ class PixelModel:
         }
         for name, (least, most) in limits.items():
             if not least <= getattr(self, name) <= most:
-                raise BadInput(f"{name} is {getattr(self, name)}: it must be {least} to {most}")
+                raise BadSetting(name, f"is {getattr(self, name)}: it must be {least} to {most}")
 
 
 class EventSensor:
@@ -165,12 +166,14 @@ def simulate(
     in that many steps. One pair of frames is in memory at a time; `progress` is given the number of frames that are done.
     """
     if not 1 <= subframes <= 1000:
-        raise BadInput(f"subframes is {subframes}: it must be 1 to 1000")
+        raise BadSetting("subframes", f"is {subframes}: it must be 1 to 1000")
     if seed < 0:
-        raise BadInput(f"seed is {seed}: it must be at least 0")
+        raise BadSetting("seed", f"is {seed}: it must be at least 0")
     last_of_its_time = np.flatnonzero(np.diff(times_us, append=np.iinfo(np.int64).max))
     if len(last_of_its_time) < 2:
-        raise BadInput(f"{len(last_of_its_time)} frames with different times: events need at least two: give a longer video")
+        raise BadInput(
+            f"{several(len(last_of_its_time), 'frame')} with different times: events need at least two: give a longer video"
+        )
     _, height, width, _ = frames.shape
     expected = model.noise_hz * width * height * (int(times_us[-1]) - int(times_us[0])) / 1e6
     if expected > LARGEST_EVENTS:
@@ -210,5 +213,5 @@ def _notes(times_us: Any, frames: int, model: PixelModel, seed: int, subframes: 
     if subframes > 1:
         notes.append(f"frames are blended in {subframes} steps: what moves fades from place to place, it does not pass between")
     if len(times_us) < frames:
-        notes.append(f"{frames - len(times_us)} frames are left out: the next one has the same time")
+        notes.append(f"{several(frames - len(times_us), 'frame is', 'frames are')} left out: the next one has the same time")
     return tuple(notes)

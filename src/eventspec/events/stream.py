@@ -214,6 +214,7 @@ def _whole(values: ArrayLike, name: str, place: Block) -> Array:
         return np.empty(0, np.int64)
     if column.dtype.kind in "biu":
         return column
+    column = column.astype(np.float32) if column.dtype == np.float16 else column  # which cannot be compared with large ones
     if column.dtype.kind != "f":
         raise BadInput(f"{place}: {name} holds {column.dtype}, not numbers: store it as whole numbers")
     remedy = "times must be whole microseconds (seconds need a conversion)" if name == "t" else "it must be a whole number"
@@ -226,7 +227,7 @@ def _whole(values: ArrayLike, name: str, place: Block) -> Array:
 def _coordinates(column: Array, name: str, side: int, side_name: str, place: Block) -> np.ndarray[Any, np.dtype[np.uint16]]:
     if len(column) and ((column.dtype.kind != "u" and column.min() < 0) or column.max() >= side):
         bad = (column < 0) | (column >= side)
-        drop = "or drop such events with drop_outside=True (command line: --drop-outside)"
+        drop = "or drop such events with drop_outside=True"
         remedy = f"outside the sensor ({side_name} {side}); give the right sensor_size, {drop}"
         _refuse(place, name, bad, column, remedy)
     return column.astype(np.uint16, copy=False)
@@ -254,7 +255,7 @@ def _times(column: Array, place: Block, monotonic: Monotonic) -> tuple[np.ndarra
     before = latest if late else times[index - 1]
     raise BadInput(
         f"{place}: {place.value_name('t', index)} is {times[index]}, before {place.value_name('t', index - 1)} = {before}: "
-        f'sort the file, or read it with monotonic="clamp" (lift late times) or "keep" (command line: --monotonic clamp)'
+        f'sort the file, or read it with monotonic="clamp" (lifts late times) or monotonic="keep"'
     )
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from eventspec.core import BadInput, Budget, Drafter, Proposal, Request, Sampling, Scores, Trace, Verdict
@@ -21,6 +20,7 @@ from eventspec.costs.fit import session_of
 from eventspec.engine.distribution import allowed
 from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
+from eventspec.errors import several
 from eventspec.experiments.arms import Arm, Recordings, ask, interleaved
 from eventspec.experiments.figures import Row, summary
 from eventspec.experiments.names import ALL_CORES, BASE, CONTEXTS, EVENTS, SEES_EVENTS, check_arms, with_events
@@ -232,7 +232,7 @@ def _drafters(method: Method) -> list[Drafter]:
 def _first_choices(pair: Pair, request: Request, method: str, answer: list[int]) -> list[int | None]:
     """What a method's drafters together would name first at every position after the target's own prefix; a drafter that reads
     the target drafts nothing before the target has spoken."""
-    drafters, one, nothing = _drafters(pair.method(method)), Budget(max_nodes=1, max_depth=1), np.empty(0, np.int64)
+    drafters, one = _drafters(pair.method(method)), Budget(max_nodes=1, max_depth=1)
     reading = next((drafter for drafter in drafters if drafter.needs_target), None)
     target, features = None, None
     if reading is not None:
@@ -247,7 +247,7 @@ def _first_choices(pair: Pair, request: Request, method: str, answer: list[int])
         choices.append(int(together.tokens[0]) if len(together) else None)
         seen = None if features is None else features[place : place + 1]
         for _, session in sessions:
-            session.observe(Verdict(nothing, np.array([token], np.int64)), Scores(torch.empty(0), seen))
+            session.observe(Verdict.of(tokens=[token]), Scores(torch.empty(0), seen))
     return choices
 
 
@@ -293,7 +293,7 @@ def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
         return
     blind = [question for question in recordings.asked if not recordings.frames(question)]
     if blind:
-        problem = f"{len(blind)} of {len(recordings.asked)} recordings have no RGB frames, first {blind[0]}"
+        problem = f"{len(blind)} of {several(len(recordings.asked), 'recording')} without RGB frames, first {blind[0]}"
         raise BadInput(f"{problem}: the target of pair {pair.name} sees frames, whatever drafts; leave their questions out")
 
 

@@ -31,9 +31,12 @@ LOOK = frozenset({"question_id", "method", "vision", "note"})
 
 
 def check_place(path: Path, resume: bool = False) -> None:
-    """BadInput where rows cannot be written, or where there are some already and `resume` is not given."""
+    """BadInput where rows cannot be written, in a file of something else, and where there are some and no `resume`."""
     check_writable(path)
-    if path.exists() and path.stat().st_size and not resume:
+    if path.exists() and path.stat().st_size:
+        RowFile(path, resume=True)  # refuses what holds none
+        if resume:
+            return
         raise BadInput(f"{path} holds rows already: go on with them by --resume, or {_OTHER}")
 
 

@@ -12,6 +12,9 @@ from eventspec.core import BadInput
 FEWEST = 5
 """Groups that an interval takes. With four, one draw in 64 takes a single group four times, so that the ends of a 95 % interval
 are little more than the two extreme groups: 2.4 to 436 was one, of four answers."""
+ENOUGH = 20
+"""Groups from which on an interval is about as wide as it says: of skewed times it holds the truth in 92 to 93 of 100
+simulations; of five to ten groups in 89 to 92."""
 LEAST_ERROR = 0.1
 """Of a draw, in standard errors of the sample: from a quarter on, intervals of five groups cover less."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from eventspec.errors import several
 from eventspec.experiments.names import ALL_CORES, BASE
-from eventspec.experiments.statistics import FEWEST
+from eventspec.experiments.statistics import ENOUGH, FEWEST
 
 Figures = Mapping[str, Any]
 CROWDED = 0.7
@@ -49,7 +50,8 @@ def remarks(found: Figures) -> list[str]:
     from eventspec.lanes.workers import described_placement  # imports torch
 
     methods, where = found["methods"], found["environment"]
-    about = f"n = {found['n']} questions about {found['recordings']} recordings, {described_placement(where['device_plan'])}."
+    n = f"n = {several(found['n'], 'question')} about {several(found['recordings'], 'recording')}"
+    about = f"{n}, {described_placement(where['device_plan'])}."
     if where.get("load"):
         about += f" Load average {where['load'][0]:.1f} on {where['cores']} cores."
     some = [own["speedup_ci95"] for own in methods.values() if "speedup_ci95" in own]
@@ -57,6 +59,8 @@ def remarks(found: Figures) -> list[str]:
         about += f" Too few recordings for intervals: n = {found['recordings']}, at least {FEWEST} are needed."
     elif some:
         about += f" Intervals: 95 %, studentized bootstrap over recordings, n = {found['recordings']}."
+        if found["recordings"] < ENOUGH:
+            about += f" With fewer than {ENOUGH} they are too narrow: in simulations they hold the truth in about 90 of 100."
     words = [about]
     for name, own in methods.items():
         if not own["lossless"] or own.get("speedup") is None or own["speedup"] <= own["ceiling"]:

@@ -4,7 +4,6 @@ mapped: loading needs memory for converted and stacked tensors only."""
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,17 +13,15 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from eventspec.core import BadCheckpoint
-from eventspec.models.configuration import read_json
+from eventspec.models.shards import opened, shards
 from eventspec.models.weights import Sources
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -59,11 +56,8 @@ class Stored:
 
 def _of_safetensors(path: Path) -> Iterator[Stored]:
     """A .safetensors file; the library checks the header (sizes, overlaps, holes) and maps the data privately."""
-    try:
-        file: Any = safe_open(path, framework="pt")
-        parts = {name: file.get_slice(name) for name in list(file.keys())}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise BadCheckpoint(f"{path} cannot be read as safetensors ({error}): fetch or train it again") from None
+    file = opened(path, "pt")
+    parts = {name: file.get_slice(name) for name in list(file.keys())}
     for name, part in parts.items():
         yield Stored(path, name, part.get_shape(), DTYPES.get(part.get_dtype()), partial(file.get_tensor, name))
 
@@ -90,7 +84,7 @@ class Checkpoint:
     """All tensors of a folder under one layout's names; `rename` turns every variant of a name into that layout's."""
 
     def __init__(self, folder: Path, rename: Callable[[str], str] = str) -> None:
-        self.paths = _shards(folder)
+        self.paths = shards(folder)
         self.where = self.paths[0] if len(self.paths) == 1 else folder
         self.at: dict[str, Stored] = {}
         for path in self.paths:
@@ -209,41 +203,3 @@ def _some(names: list[str]) -> str:
     if len(names) == 1:
         return f"tensor {names[0]} is"
     return f"tensors {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({len(names)} in all) are"
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The weight files of a folder: safetensors before .bin, by index, whole, or numbered without an index."""
-    for whole in (SAFETENSORS, BIN):
-        index = folder / f"{whole}.index.json"
-        if index.is_file():
-            return _indexed(index)
-        if (folder / whole).is_file():
-            return [folder / whole]
-        stem, kind = whole.split(".")
-        if numbered := sorted(folder.glob(f"{stem}-*-of-*.{kind}")):
-            return _all_numbered(numbered)
-    raise BadCheckpoint(f"{folder / SAFETENSORS} is missing, as is {BIN}, and there are no shards: copy the weights there")
-
-
-def _indexed(index: Path) -> list[Path]:
-    table = read_json(index).get("weight_map")
-    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-        raise BadCheckpoint(f"{index}: weight_map is no table of tensor names and files: fetch it again")
-    paths = []
-    for name in sorted(set(table.values())):
-        if Path(name).name != name or name in ("", ".", ".."):
-            raise BadCheckpoint(f"{index}: weight_map names {name!r}, which is no file in the folder: fetch it again")
-        if not (index.parent / name).is_file():
-            raise BadCheckpoint(f"{index.parent / name} is missing, {index.name} names it: fetch that shard")
-        paths.append(index.parent / name)
-    return paths
-
-
-def _all_numbered(paths: list[Path]) -> list[Path]:
-    """Shards without an index say how many they are."""
-    places = [re.fullmatch(r"(.*)-(\d+)-of-(\d+)\.\w+", path.name) for path in paths]
-    there = {int(place[2]) for place in places if place}
-    total = max((int(place[3]) for place in places if place), default=0)
-    if absent := sorted(set(range(1, total + 1)) - there):
-        raise BadCheckpoint(f"{paths[0].parent}: shard {absent[0]} of {total} is missing: fetch it")
-    return paths

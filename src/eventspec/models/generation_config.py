@@ -50,11 +50,15 @@ def with_settings(tokens: TokenSpace, data: Mapping[str, Any], folder: Path) -> 
     words = tuple(word for word in usual.bad_words if not (len(word) == 1 and word[0] in ends))
     nameless = [i for i in (*usual.banned_ids, *(word[0] for word in words if len(word) == 1)) if i >= size]
     banned = tuple(i for i in usual.banned_ids if i < size)
-    usual = replace(usual, banned_ids=banned, bad_words=tuple(word for word in words if max(word) < size))
+    known = tuple(word for word in words if max(word) < size)
+    lost = sum(len(word) > 1 for word in words) - sum(len(word) > 1 for word in known)
+    usual = replace(usual, banned_ids=banned, bad_words=known)
     unused = [name for name, nothing in _NOT_USED.items() if data.get(name) not in (None, [], {}, nothing)]
     unused = [name for name in unused if data.get(_OVERRULED.get(name, "")) is None]
     if data.get("cache_implementation") == "quantized":
         unused.append("cache_implementation quantized")
+    if lost:
+        unused.append(f"bad_words_ids with ids from {size} on, which the tokenizer lacks ({lost})")
     notes = [f"{NAME}: {', '.join(unused)} not used, transformers' generate may answer otherwise"] if unused else []
     if data.get("do_sample"):
         notes.append(f"{NAME}: do_sample is not used, answers are greedy unless a temperature is given")

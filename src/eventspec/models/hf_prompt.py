@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +70,25 @@ class Prompter:
         for place in tokenizer.convert_ids_to_tokens(list(self.placeholders)):
             if place and place in question:
                 raise BadInput(f"the prompt contains {place}, which stands for pictures: leave it out")
-        content = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames]
-        messages = [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
-        template = partial(self.processor.apply_chat_template, messages, add_generation_prompt=True)
+        pictures = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames]
+
+        def template(text: str, **how: Any) -> Any:
+            messages = [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
+            return self.processor.apply_chat_template(messages, add_generation_prompt=True, **how)
+
         with self.quiet(), self.explained(len(frames), frames.shape):
-            if _letters(question) not in _letters(self._rendered(template)):
+            # It may be trimmed, escaped or spelled otherwise, but one more word before or after it must not be lost.
+            plain, *longer = (self._rendered(template, text) for text in (question, f"Why {question}", f"{question} why"))
+            if plain in longer:
                 problem = f"{self.folder}: its chat template does not hold the question as it was asked"
                 raise BadCheckpoint(f"{problem}: mend the template, or every question gets the same answer")
-            made = template(tokenize=True, return_dict=True, return_tensors="pt")
+            made = template(question, tokenize=True, return_dict=True, return_tensors="pt")
         return dict(made.to(self.model.device, self.dtype))  # ids stay whole numbers
 
-    def _rendered(self, template: Callable[..., Any]) -> str:
-        """What the chat template makes of the messages; BadCheckpoint for a template that cannot be used."""
+    def _rendered(self, template: Callable[..., Any], text: str) -> str:
+        """What the chat template makes of a question; BadCheckpoint for a template that cannot be used."""
         try:
-            return str(template(tokenize=False))
+            return str(template(text, tokenize=False))
         except Exception as error:
             said = next(iter(str(error).strip().splitlines()), "")[:200]
             problem = f"{self.folder}: its chat template fails ({type(error).__name__}: {said})"
@@ -166,11 +170,6 @@ class Prompter:
             finally:
                 hook.remove()
         return found
-
-
-def _letters(text: str) -> str:
-    """What a template that trims, or changes spaces or case, leaves of a text."""
-    return "".join(letter for letter in text.casefold() if letter.isalnum())
 
 
 class _Reached(Exception):

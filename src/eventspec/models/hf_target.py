@@ -341,7 +341,7 @@ def decodes(language: HfLanguage, prompt: HfPrompt, own: Tensor) -> bool:
     if not _close(session.score(Proposal.empty()).logits[0], own):
         return False
     session.score(Proposal.chain(tokens[:3]))
-    session.commit(Verdict.of(tokens[3:4]))
+    session.commit(Verdict.of(tokens=tokens[3:4]))
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, tokens[3:4]))
 
 
@@ -358,7 +358,7 @@ def reads_trees(language: HfLanguage, prompt: HfPrompt) -> bool:
         if not _close(scores.logits[node + 1], _alone(language, prompt, path)):
             return False
     said = [*(tokens[node] for node in _ACCEPTED), tokens[0]]
-    session.commit(Verdict.of(said, _ACCEPTED))
+    session.commit(Verdict.of(tokens=said, path=_ACCEPTED))
     return _close(session.score(Proposal.empty()).logits[0], _alone(language, prompt, said))
 
 

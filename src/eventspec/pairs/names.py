@@ -33,6 +33,7 @@ EVENT_METHOD = "cross-modal"
 """The method of the event drafter."""
 BASELINE = "autoregressive"
 LOSSY = "compressed-target"
+DRAFTLESS = (BASELINE, LOSSY)
 HEAD_METHODS = ("specvlm", "eagle")
 """Methods whose drafts come from a head on the target's features. `auto` has the first that there is for recordings that were
 read before, and mixes without `MIXED_HEAD` have it: SpecVLM's reads a prompt sooner."""
@@ -140,6 +141,8 @@ class CompressionSpec:
         if not size.isdecimal() or len(size) > 6:
             raise BadInput(f"compression '{text}' cannot be read: give KIND:SIZE, such as pool:3")
         check_known("compression", [kind], COMPRESSIONS)
+        if not int(size):
+            raise BadInput(f"compression '{text}' leaves no visual token: give a whole number from 1 on")
         return cls(kind, int(size))
 
     def __str__(self) -> str:

@@ -77,12 +77,15 @@ def inspect(path: Path) -> layout.Report:
 
     def split(pair: Tables) -> layout.Report:
         absent = tuple(file.name for file in pair[1:] if not file.is_file())
-        if absent:
-            return layout.Report((), absent)
         try:
+            for file in pair[1:] if absent else ():
+                if file.is_file():
+                    records(file)
+            if absent:
+                return layout.Report((), absent)
             asked = _joined(pair, _videos(path, pair.split, None))
         except BadInput as error:
-            return layout.Report((), (), (str(error),))
+            return layout.Report((), absent, (str(error),))
         missing = _missing(asked, pair.split)
         names = {name for name, *_ in asked}
         kinds = Counter(kind for _, _, kind, *_ in asked)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import SensorSize
-from eventspec.events.formats.columns import column_of, in_microseconds, names_of
+from eventspec.events.formats.columns import column_of, in_microseconds, names_of, time_name
 from eventspec.events.formats.family import outside_notes, settled_size
 from eventspec.events.stream import Block, EventStream, Policy
 from eventspec.video.clip import VideoClip
@@ -73,7 +73,8 @@ def _columns(events: Any, source: str) -> tuple[list[Any], str]:
         wrong = [key for key, fits in found.items() if len(fits) != 1]
         if wrong:
             raise BadInput(f"{source}: the events have {', '.join(map(str, names))}: one field for {wrong[0]} is needed")
-        return [events[fits[0]] for fits in found.values()], found["t"][0]
+        time = time_name(events if isinstance(events, Mapping) else {}, found["t"][0], source)
+        return [events[fits[0]] for fits in found.values()], time
     if isinstance(events, np.ndarray) or not isinstance(events, Sequence) or len(events) != 4:
         what = f"an array of shape {events.shape}" if isinstance(events, np.ndarray) else f"a {type(events).__name__}"
         raise BadInput(f"{source}: the events are {what}: {WANTED}")

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from eventspec.core import BadInput
+from eventspec.errors import several
 from eventspec.files import check_writable, write_text
 from eventspec.recordings import activitynet_qa, dsec, eventgpt_json, joining, llava_json, mvsec
 from eventspec.recordings.cutting import asked, cut
 from eventspec.recordings.examples import PREFIX
-from eventspec.recordings.layout import Layout, QuestionSet, Report, Row, opened
+from eventspec.recordings.layout import Layout, QuestionSet, Report, Row, content_of, listed, opened
 from eventspec.recordings.recording import Recording
 
 LAYOUTS: dict[str, Layout] = {
@@ -29,9 +30,11 @@ def layout_of(path: Path, kind: str | None = None) -> Layout:
         raise BadInput(f"kind {kind!r} is unknown: choose one of {', '.join(LAYOUTS)}")
     if not path.exists():
         raise BadInput(f"{path}: no such file or folder: check the path")
-    if kind is not None:
-        return LAYOUTS[kind]
-    found = next((layout for layout in LAYOUTS.values() if layout.matches(path)), None)
+    found = LAYOUTS.get(kind or "") or next((layout for layout in LAYOUTS.values() if layout.matches(path)), None)
+    if found is None or not found.matches(path):  # a damaged file may be why
+        for file in [path] if path.is_file() else listed(path):
+            if file.suffix.lower() == ".json" and file.is_file():
+                content_of(file)
     if found is None:
         known = ", ".join(f"{layout.title} ({layout.name})" for layout in LAYOUTS.values())
         raise BadInput(f"{path}: is none of {known}: name the one it should be with --kind, to see the expected tree")
@@ -114,8 +117,9 @@ def _check_joins(layout: Layout, path: Path, dsec_folder: Path | None) -> None:
 def _check_some(path: Path, found: QuestionSet) -> None:
     if found.rows:
         return
-    lacks = [f"{len(found.missing)} recordings are missing, first {found.missing[0]}"] if found.missing else []
-    lacks += [f"{found.left_out} windows lack events or frames"] if found.left_out else []
+    gone = several(len(found.missing), "recording is", "recordings are")
+    lacks = [f"{gone} missing, first {found.missing[0]}"] if found.missing else []
+    lacks += [f"{several(found.left_out, 'window lacks', 'windows lack')} events or frames"] if found.left_out else []
     lacks += [note for note in found.notes if not lacks]
     how = "see `eventspec dataset verify`, or name their folder with --recordings"
     raise BadInput(f"{path}: {', '.join(lacks) or 'no question'}: {how}")

@@ -138,13 +138,18 @@ def listed(folder: Path) -> list[Path]:
         raise BadInput(f"{folder}: cannot be listed ({error.strerror}): check the path and its permissions") from None
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    """A JSON file that is a list of objects; BadInput, with the first bad record, for anything else."""
+def content_of(path: Path) -> Any:
+    """What a JSON file holds; BadInput for one that is damaged."""
     try:
-        content = parsed(path.read_bytes())
+        return parsed(path.read_bytes())
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:100]
         raise BadInput(f"{path}: is not readable JSON ({reason}): download or write it again") from None
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """A JSON file that is a list of objects; BadInput, with the first bad record, for anything else."""
+    content = content_of(path)
     if not isinstance(content, list) or not content:
         raise BadInput(f"{path}: is not a JSON list of records, or an empty one: give the data set's own file")
     for index, record in enumerate(content):

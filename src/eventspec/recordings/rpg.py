@@ -9,6 +9,7 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats import SensorSize, open_events
+from eventspec.events.formats.columns import Unit
 from eventspec.events.stream import STRICT, Policy
 from eventspec.recordings.parts import Contents, inside, together
 from eventspec.video.clip import VideoFile
@@ -16,6 +17,7 @@ from eventspec.video.images import image_paths, lines_of, read_images
 
 EVENTS, IMAGES, IMAGE_FOLDER = "events.txt", "images.txt", "images"
 LONGEST_S = 1e12
+SECONDS = Unit(1e6, "the data set has them")
 
 
 def is_sequence(folder: Path) -> bool:
@@ -83,5 +85,5 @@ def _rows(listed: Path) -> list[tuple[int, Path]]:
         if not abs(seconds) < LONGEST_S or path is None:
             wanted = "a time in seconds and the path of an image in the folder"
             raise BadInput(f"{listed}: line {number} is {line[:40]!r}: write {wanted}")
-        rows.append((round(seconds * 1e6), path))
+        rows.append((SECONDS.written(time), path))
     return rows

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from eventspec.core import BadInput
+from eventspec.errors import BadSetting
 from eventspec.files import check_empty
 from eventspec.recordings.native import write_native, written_whole
 from eventspec.recordings.recording import Recording
@@ -27,7 +27,7 @@ def write_scenes(out: Path, clips: int, split: str, seed: int, progress: Callabl
     out = Path(out)
     check_split(split)
     if clips < 1:
-        raise BadInput(f"clips is {clips}: it must be at least 1")
+        raise BadSetting("clips", f"is {clips}: it must be at least 1")
     check_empty(out)
     with written_whole(out) as partial, (partial / QA_NAME).open("w", encoding="utf-8", newline="\n") as lines:
         for index in range(clips):

@@ -1,6 +1,6 @@
 """Text out of tokens while they come: what was given stays, cuts no character, and shows nothing of a stop string. An answer
 ends at a stop token, or at the token that completes a stop string; both are kept, its text ends before the string. Stop strings
-are looked for in the text that is shown: the space that many tokenizers put before a first word is none of it.
+are looked for in the text that is shown: white space before a first word, as many tokenizers put it there, is none of it.
 
 Text is made token by token from the last few tokens, as vLLM and transformers do it, so an answer's text is the same in one go
 and in pieces, and costs the same for every token.
@@ -31,8 +31,8 @@ class Piece:
 
 
 class Transcript:
-    """The text of an answer, from its tokens one by one. It has no space around it, or ends before the first of the `stops`
-    that is complete: what precedes that, spaces too, is text."""
+    """The text of an answer, from its tokens one by one. White space before and after it is left out; where one of the `stops`
+    ends it, the text ends where the first of them begins, with the white space before that."""
 
     def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
         self.decode, self.stops = decode, tuple(stops)

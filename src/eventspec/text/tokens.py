@@ -35,7 +35,7 @@ class TokenSpace:
     def settings(self, whole: Sampling | None, given: Mapping[str, Any]) -> Sampling:
         """A request's settings: the `given` ones, the others as `whole` has them, or without it as is usual here."""
         most = given.get("max_new_tokens")
-        if whole is None and type(most) is int and most < self.usual.min_new_tokens:
+        if whole is None and isinstance(most, int | np.integer) and most < self.usual.min_new_tokens:
             given = {"min_new_tokens": max(0, most), **given}  # as in transformers, the longest length is kept to
         return (whole or self.usual).but(**given)
 
@@ -52,7 +52,7 @@ class TokenSpace:
             if unknown := [i for i in ids if not 0 <= i < size]:
                 raise BadInput(f"{name} {unknown[0]} is not in the vocabulary: ids are 0 to {size - 1}")
         banned = {*sampling.banned_ids, *self.banned_ids}
-        if size <= len(banned) and banned.issuperset(range(size)):  # a model's spare rows, after these, are banned as well
+        if all(i in banned for i in range(size)):  # a model's rows beyond them may be said, but are no text
             raise BadInput(f"banned_ids leave no token: all {size} of the vocabulary are banned")
         stops = (*sampling.stop_ids, self.eos_id, *self.extra_eos_ids)
         return replace(sampling, stop_ids=stops, banned_ids=(*sampling.banned_ids, *self.banned_ids))

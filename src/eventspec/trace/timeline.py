@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from eventspec.errors import BadInput
+from eventspec.errors import BadInput, several
 from eventspec.files import write_whole
 from eventspec.trace.record import Lane
 
@@ -171,7 +171,7 @@ def _headline(name: str, trace: Trace, base_name: str, base: Trace) -> str:
     if trace is not base:
         took += f", {base.marks['end'] / trace.marks['end']:.2f}x {base_name}"
     tokens, rounds = sum(r.committed for r in trace.rounds), len(trace.rounds)
-    return f"{took}; {tokens} tokens in {rounds} rounds" if rounds else took
+    return f"{took}; {several(tokens, 'token')} in {several(rounds, 'round')}" if rounds else took
 
 
 def _title(strips: Sequence[tuple[str, Trace]], given: str | None) -> str:

@@ -36,7 +36,7 @@ from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
 from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Clips, Questions, Seen, shuffled
+from eventspec.train.data import WORKERS, Branch, Clips, PixelSource, Questions, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, last_row, note_run, rounded, run_stage
 from eventspec.train.models import initialise
@@ -126,7 +126,7 @@ def learn(
     training: AdapterTraining,
     preset: TrainingPreset,
     phases: Sequence[str],
-    judged: tuple[Seen, dict[int, list[Branch]]],
+    judged: tuple[PixelSource, dict[int, list[Branch]]],
     log: Path,
     report: Report,
     processes: Processes,

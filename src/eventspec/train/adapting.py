@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from eventspec.align import gaps
 from eventspec.align.adapters import Adapter, pooled_layers
 from eventspec.train.answers import greedy_answers
-from eventspec.train.data import Branch, Index, Seen, drawn, pack
+from eventspec.train.data import Branch, Index, PixelSource, drawn, pack
 from eventspec.train.frozen import Branches, FrozenDrafter, FrozenTarget, Said
 from eventspec.train.models import autocast, read_branches
 
@@ -37,7 +37,7 @@ class AdapterTraining(nn.Module):
         target: FrozenTarget,
         drafter: FrozenDrafter,
         adapters: Mapping[str, Adapter],
-        clips: Seen,
+        clips: PixelSource,
         answers: Mapping[int, list[Branch]],
         packed: int,
         alike: Collection[str] = (),
@@ -47,11 +47,11 @@ class AdapterTraining(nn.Module):
         self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
         self.drafter, self.rng = drafter, np.random.default_rng(0)
 
-    def inputs(self, clips: Seen, index: Index, branches: Branches) -> dict[int, Tensor]:
+    def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
         """All that any adapter reads, by number: float [B, T, C] each."""
         raise NotImplementedError
 
-    def wanted(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What adapters should write, float [B, T, D], and which rows of it count, bool [B, T]."""
         raise NotImplementedError
 
@@ -79,7 +79,7 @@ class AdapterTraining(nn.Module):
                     parts |= {f"{name} missed": 2 * (1 - share), f"_{name}_accepted": share.detach()}
         return parts
 
-    def agreement(self, clips: Seen, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
+    def agreement(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
         """As `FrozenTarget.agreement`, of every adapter on held-out clips."""
 
         def of(adapter: Adapter) -> dict[str, float]:
@@ -94,7 +94,7 @@ class AdapterTraining(nn.Module):
         return found
 
     @torch.no_grad()
-    def gaps(self, clips: Seen, answers: Mapping[int, list[Branch]], apart: int = 0) -> dict[str, dict[str, float]]:
+    def gaps(self, clips: PixelSource, answers: Mapping[int, list[Branch]], apart: int = 0) -> dict[str, dict[str, float]]:
         """How far what every adapter writes lies from what it should, on held-out clips, by `GAPS`, on `MOST_ROWS` rows at
         most, evenly taken. `apart`: from what is wanted at the same places of the recording so many further on, a control."""
         written, wanted = dict[str, list[Tensor]](), list[Tensor]()
@@ -129,13 +129,13 @@ def own_inputs(adapter: Adapter, inputs: Mapping[int, Tensor]) -> list[Tensor]:
 class RowTraining(AdapterTraining):
     """To rows: layers of the event tower in, the target's visual rows out."""
 
-    def inputs(self, clips: Seen, index: Index, branches: Branches) -> dict[int, Tensor]:
+    def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
         """Pooled layers of the event tower, [B, images + tokens, C] each."""
         read = tuple(sorted({layer for _, adapter in self.each() for layer in adapter.config.layers}))
         found = pooled_layers(self.drafter.model, clips.pictures(index).to(self.target.device), read)
         return dict(zip(read, found, strict=True))
 
-    def wanted(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """The target's own visual rows, for every event picture the mean over the places of the
         frame nearest in time, then for every place the mean over the frames."""
         tokens, images = self.target.model.config.vision.tokens, self.drafter.model.config.images
@@ -155,13 +155,13 @@ class FeatureTraining(AdapterTraining):
 
     usual = ("squared", "cosine")  # a place of a text means something else in every recording: InfoNCE has nothing to compare
 
-    def inputs(self, clips: Seen, index: Index, branches: Branches) -> dict[int, Tensor]:
+    def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
         """After the final norm (1), and the rows that were read (2), [B, R, D] each."""
         language = self.drafter.model.language
         hidden, packed = self.drafter.reads(clips, index, branches)
         return {1: language.normed(hidden), 2: language.embed(packed.ids.to(self.target.device))}
 
-    def wanted(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+    def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What the target's head read at the same tokens, where an answer follows."""
         language = self.target.model.language
         hidden, packed = read_branches(language, self.target.before, self.target.rows(clips, index), branches)
@@ -184,7 +184,7 @@ class FreeRunning(FeatureTraining):
     """To features, of two texts that the models made on their own, place by place, as earlier work does it: answers are
     `paired`. Once the texts part, what is read has nothing to do with what is wanted; this class is here to measure that."""
 
-    def pairs(self, clips: Seen, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
+    def pairs(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
         """The target's answers about clips with the event model's to the same questions."""
         drafter, found = self.drafter.model.eval(), dict[int, list[Branch]]()
         with torch.no_grad():

@@ -55,7 +55,7 @@ def _render(job: tuple[Path, str, int, int]) -> None:
     made.rename(out / f"shard_{number:04d}")
 
 
-class Seen(Protocol):
+class PixelSource(Protocol):
     """Recordings by number, as both models of a pair see them."""
 
     @property

@@ -14,7 +14,7 @@ from eventspec.drafters.heads.views import TargetBatch, loss_mask_of
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
-from eventspec.train.data import Branch, Index, Packed, Seen, drawn, pack
+from eventspec.train.data import Branch, Index, Packed, PixelSource, drawn, pack
 from eventspec.train.models import answer_loss, autocast, distillation_loss, read_branches
 
 Branches = list[list[Branch]]
@@ -70,7 +70,7 @@ class FrozenTarget:
     def device(self) -> torch.device:
         return self.model.language.embed.weight.device
 
-    def rows(self, clips: Seen, index: Index) -> Tensor:
+    def rows(self, clips: PixelSource, index: Index) -> Tensor:
         """Its own visual rows of clips, [B, K * tokens, D]."""
         rows: Tensor = self.model.encode(clips.frames(index).to(self.device)).unflatten(0, (len(index), -1))
         return rows
@@ -114,7 +114,7 @@ class FrozenDrafter:
     def __init__(self, model: EventGpt, before: list[int]) -> None:
         self.model, self.before = model.train().requires_grad_(False), before
 
-    def reads(self, clips: Seen, index: Index, branches: Branches) -> tuple[Tensor, Packed]:
+    def reads(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Packed]:
         """What its language model gives [B, R, D] at the rows of packed branches, as it reads them."""
         device = self.model.language.embed.weight.device
         visual = self.model.encode(clips.pictures(index).to(device))
@@ -125,12 +125,12 @@ class FrozenDrafter:
 class AnswerTraining(nn.Module):
     """A model that learns to say what a frozen target says of clips, `packed` answers about each at once."""
 
-    def __init__(self, target: FrozenTarget, clips: Seen, answers: Mapping[int, list[Branch]], packed: int) -> None:
+    def __init__(self, target: FrozenTarget, clips: PixelSource, answers: Mapping[int, list[Branch]], packed: int) -> None:
         super().__init__()
         self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
         self.rng = np.random.default_rng(0)
 
-    def said(self, clips: Seen, index: Index, branches: Branches) -> Said:
+    def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         """What the model says at the tokens of the target's answers."""
         raise NotImplementedError
 
@@ -141,7 +141,7 @@ class AnswerTraining(nn.Module):
             said = self.said(self.clips, index, branches)
             return {"teacher": said.teacher_loss(), "_accuracy": said.accuracy()}
 
-    def agreement(self, clips: Seen, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
+    def agreement(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
         """As `FrozenTarget.agreement`, on held-out clips."""
         return self.target.agreement(lambda index, branches: self.said(clips, index, branches), answers, self.packed)
 
@@ -149,7 +149,7 @@ class AnswerTraining(nn.Module):
 class StreetBatches:
     """As `distillation.BatchSource`: rendered clips, and `packed` of the answers to each behind it, drawn again every time."""
 
-    def __init__(self, frozen: FrozenTarget, clips: Seen, answers: Mapping[int, list[Branch]], packed: int) -> None:
+    def __init__(self, frozen: FrozenTarget, clips: PixelSource, answers: Mapping[int, list[Branch]], packed: int) -> None:
         self.frozen, self.clips, self.answers, self.packed = frozen, clips, answers, packed
 
     @property

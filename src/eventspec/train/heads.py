@@ -90,6 +90,18 @@ def earlier_heads(names: Iterable[str], pair: Path) -> dict[str, Head]:
     return {name: load_head(place, target).head for name, place in places.items() if place.is_dir()}
 
 
+def first_weights(pair: str, names: list[str]) -> list[str]:
+    """A note for every head that begins with another head's weights, or finds none in the pair."""
+    notes = []
+    for name in names:
+        earlier = folder_of(pair) / "heads" / earlier_head(name)
+        if not earlier.is_dir():
+            notes.append(f"pair {pair} has no head {earlier.name}: {name} has nothing to begin with but random weights")
+        elif earlier.name != name:
+            notes.append(f"{name} begins with the weights of the pair's head {earlier.name}")
+    return notes
+
+
 def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, Head] = MappingProxyType({})) -> dict[str, Head]:
     """Heads with their first weights; the weights that the `earlier` one of a name has in common with it are copied."""
     torch.manual_seed(0)

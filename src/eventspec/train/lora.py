@@ -21,7 +21,7 @@ from eventspec.models.video_llava import load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Index, Questions, Seen, shuffled
+from eventspec.train.data import WORKERS, Branch, Index, PixelSource, Questions, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, note_run, run_stage
 from eventspec.train.processes import ALONE
@@ -63,7 +63,7 @@ class LowRankTraining(AnswerTraining):
         target: FrozenTarget,
         drafter: FrozenDrafter,
         rank: int,
-        clips: Seen,
+        clips: PixelSource,
         answers: Mapping[int, list[Branch]],
         packed: int,
     ) -> None:
@@ -79,7 +79,7 @@ class LowRankTraining(AnswerTraining):
         """How many parameters the updates have."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
 
-    def said(self, clips: Seen, index: Index, branches: Branches) -> Said:
+    def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         hidden, packed = self.drafter.reads(clips, index, branches)
         return self.target.said(self.drafter.model.language.logits(hidden), packed, branches)
 

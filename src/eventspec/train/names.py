@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
-from eventspec.files import check_empty
+from eventspec.files import check_empty, check_folder
 
 PRESETS = {
     "embedded": ("cpu", "cpu-tune", "gpu", "cpu-base", "smoke"),
@@ -71,6 +71,7 @@ def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) ->
 
 def check_out(out: Path, resume: bool) -> None:
     """BadInput where no run may begin in `out`, or, to `resume`, none is there to go on with."""
+    check_folder(out)
     if not resume or out.is_file():
         check_empty(out.resolve(), "or continue it with --resume")
     elif not out.exists() or not any(out.iterdir()):

@@ -22,7 +22,7 @@ from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import save_packer
 from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Index, Questions, Seen, shuffled
+from eventspec.train.data import WORKERS, Branch, Index, PixelSource, Questions, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_copy, rounded, run_stage
 from eventspec.train.models import initialise
@@ -38,15 +38,15 @@ class PackerTraining(AnswerTraining):
     """A packer before a frozen target."""
 
     def __init__(
-        self, target: FrozenTarget, packer: Packer, clips: Seen, answers: Mapping[int, list[Branch]], packed: int
+        self, target: FrozenTarget, packer: Packer, clips: PixelSource, answers: Mapping[int, list[Branch]], packed: int
     ) -> None:
         super().__init__(target, clips, answers, packed)
         self.packer = packer
 
-    def said(self, clips: Seen, index: Index, branches: Branches) -> Said:
+    def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         return self.target.reads(self.rows(clips, index), branches)
 
-    def rows(self, clips: Seen, index: Index) -> Tensor:
+    def rows(self, clips: PixelSource, index: Index) -> Tensor:
         """Packed rows [B, T, D] of clips."""
         with torch.no_grad():
             layers = self.target.model.tower.outputs(clips.frames(index).to(self.target.device), self.packer.config.layers)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.errors import several
 from eventspec.files import check_file
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.packets import MICROSECONDS, Packets, in_order, opened, other_streams, survey
@@ -125,7 +126,7 @@ def _counted(path: Path, packets: Packets, notes: list[str]) -> VideoFile:
     if lost or damage:
         notes.append(f"{lost or 'the video is damaged'}{''.join(damage)}, everything before is kept")
     if seen > len(times):
-        notes.append(f"{seen - len(times)} frames are left out: their size is not that of the first frame")
+        notes.append(f"{several(seen - len(times), 'frame is', 'frames are')} left out, of another size than the first one")
     times, was_sorted = in_order(times)
     if was_sorted:
         notes.append("the file numbers its frames in the order they are stored in: their times are sorted")
@@ -146,7 +147,7 @@ def _lost(container: Any, track: int, seen: int, times: list[int]) -> str:
     """What is missing when the file promises more frames, or a longer film, than there is; else nothing."""
     stream = container.streams.video[track]
     if seen < stream.frames:
-        return f"{stream.frames - seen} of {stream.frames} frames are lost: the file is torn or damaged"
+        return f"of {several(stream.frames, 'frame')} {stream.frames - seen} cannot be read: the file is torn or damaged"
     frame_us = MICROSECONDS / float(stream.average_rate or DEFAULT_RATE)
     missing_us = (container.duration or 0) - (times[-1] - times[0]) - frame_us if times else 0.0
     if not stream.frames and missing_us > 2 * frame_us:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.errors import BadSetting, several
 from eventspec.files import check_file
 from eventspec.video.clip import VideoFile
 from eventspec.video.stored import Frames, check_frame, read_clip
@@ -113,7 +114,8 @@ def _opened(path: Path) -> Iterator[Any]:
 
     check_file(path)
     try:
-        with Image.open(path, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
+        # By its path a TIFF would be mapped into memory, and Pillow forgets its quarter turns then.
+        with path.open("rb") as file, Image.open(file, formats=("PNG", "JPEG", "WEBP", "TIFF")) as image:
             check_frame(image.height, image.width, str(path))
             yield image
     except (*UNREADABLE, Image.DecompressionBombError) as error:
@@ -131,18 +133,20 @@ def _times(
     else:
         rate = DEFAULT_FPS if fps is None else fps
         if not 0 < rate <= 1e6:
-            raise BadInput(f"fps is {rate}: give frames a second, above 0")
+            raise BadSetting("fps", f"is {rate}: give frames a second, above 0")
         note = f"frame times are assumed: {rate:g} frames a second" + ("" if fps else f" (no {TIMES_FILE})")
         return np.round(np.arange(frames) * (1e6 / rate)).astype(np.int64), (note,)
     if len(times) != frames:
-        raise BadInput(f"{place}: {len(times)} times for {frames} images in {folder}: give one time an image")
+        raise BadInput(
+            f"{place}: {several(len(times), 'time')} for {several(frames, 'image')} in {folder}: give one time an image"
+        )
     return np.array(times, np.int64), ()
 
 
 def _read_times(path: Path) -> list[int]:
     times: list[int] = []
     for number, text in lines_of(path):
-        if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
+        if not re.fullmatch(r"\d{1,17}", text, flags=re.ASCII):  # longer ones are nanoseconds
             raise BadInput(f"{path}: line {number} is {text[:40]!r}: write one whole number of microseconds a line")
         times.append(int(text))
     return times
@@ -152,7 +156,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Number, from 1 on, and text of every line that is neither empty nor a comment."""
     check_file(path)
     try:
-        lines = path.read_text("utf-8", errors="replace").splitlines()
+        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, start=1))

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput, FrameRows
+from eventspec.errors import several
 from eventspec.events.formats.family import EventFile, Format, Picture, SensorSize, file_of, settled_size, whole_file
 from eventspec.events.formats.sequential import Decode, Sequential, Step, opened
 from eventspec.events.stored import Columns, held, is_short
@@ -287,7 +288,7 @@ def _frames(packets: _Packets) -> tuple[list[_Shot], Array, list[str]]:
     shape = Counter(shot.shape for shot in shots).most_common(1)[0][0]
     fitting = [shot for shot in shots if shot.shape == shape]
     if len(fitting) < len(shots):
-        notes.append(f"{len(shots) - len(fitting)} frames are left out: their size is not {shape[1]}x{shape[0]}")
+        notes.append(f"{several(len(shots) - len(fitting), 'frame')} of another size than {shape[1]}x{shape[0]} left out")
     exposed = all(shot.begin > 0 and shot.end > 0 for shot in fitting)
     notes.append(
         "frame times are the middle of the exposure"

@@ -8,7 +8,8 @@ microseconds, or nanoseconds where they are too large for any clock in microseco
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ UNITS = {
     **dict.fromkeys(("ns", "nsec", "nanosecond", "nanoseconds"), 1e-3),
 }
 UNIT_WORDS = {1e6: "seconds", 1e3: "milliseconds", 1.0: "microseconds", 1e-3: "nanoseconds"}
+TIME_UNIT_NAMES = ("t_unit", "t_units", "time_unit", "time_units", "timestamp_unit")
+UNIT_NAMES = (*TIME_UNIT_NAMES, "unit", "units")
+"""Under which a file states the unit of its times; the last two only where they can be of nothing else."""
 HEADER = re.compile(rf"([a-z_]+?)(?:(?:[ _]+|\s*[\[(])({'|'.join(UNITS)})[\])]?)?")
 NANOSECONDS_FROM = 1e17  # as microseconds this would be the year 5138
 LOOKED_AT = 1 << 12  # times at the beginning that tell the unit
@@ -50,7 +54,27 @@ class Unit(NamedTuple):
             return times
         if self.scale < 1.0 and times.dtype.kind in "iu":  # without the digits that a float64 lacks
             return times // 1000 + times % 1000 // 500
-        return np.rint(times * self.scale)
+        return np.rint(self._near(times))
+
+    def unsure(self, times: Array) -> Array:
+        """Which of these float64 times may round to another microsecond than the digits that they were read from."""
+        with np.errstate(invalid="ignore"):
+            near = self._near(times)
+            error = (np.spacing(times) * self.scale + np.spacing(near)) / 2
+            found: Array = np.abs(near - np.floor(near) - 0.5) <= error
+        return found
+
+    def written(self, number: str) -> int:
+        """A time of this unit as it is written, in microseconds. ValueError for what is no finite number."""
+        try:
+            return int((Decimal(number) * Decimal(str(self.scale))).to_integral_value(ROUND_HALF_UP))
+        except (ArithmeticError, ValueError):
+            raise ValueError(f"{number!r} is no number") from None
+
+    def _near(self, times: Any) -> Any:
+        with np.errstate(over="ignore"):  # infinite times are refused with the others
+            times = np.asarray(times, np.float64)
+            return times * self.scale if self.scale > 1.0 else times / round(1 / self.scale)
 
 
 STATED = "the file says so"
@@ -79,6 +103,18 @@ def unit_named(stated: Any, source: str) -> float:
     return UNITS[words[0]]
 
 
+def unit_in(entries: Mapping[str, Any], source: str, names: Iterable[str] = UNIT_NAMES) -> float:
+    """Microseconds in the unit that one of these entries states, in either case; 0 without one."""
+    stated = {str(name).lower(): name for name in entries}
+    return next((unit for name in names if name in stated and (unit := unit_named(entries[stated[name]], source))), 0.0)
+
+
+def time_name(entries: Mapping[str, Any], name: str, source: str) -> str:
+    """How the times of that name are called with their unit, where one of these entries states it."""
+    unit = unit_in(entries, source)
+    return f"t_{UNIT_WORDS[unit]}" if unit else name
+
+
 def names_of(names: Iterable[Any]) -> dict[str, list[str]]:
     """For each of x, y, t and p those of these names that call it so."""
     called = [(str(name), column_of(str(name))) for name in names]
@@ -93,7 +129,7 @@ def unit_of(times: Any, stated: float = 0.0, fractions: bool = False) -> Unit:
     times = np.asarray(times)
     if times.ndim != 1 or times.dtype.kind not in "iuf":
         return MICROSECONDS
-    times = times[:LOOKED_AT]
+    times = times[:LOOKED_AT].astype(np.float64 if times.dtype.kind == "f" else times.dtype)
     times = times[np.isfinite(times)]
     if fractions or (times.dtype.kind == "f" and (times != np.floor(times)).any()):
         return Unit(1e6, "they have fractions")

@@ -29,15 +29,15 @@ def matches(path: Path, head: bytes) -> bool:
 def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     def table(file: Any) -> hdf5.Table:
         columns = {name: hdf5.dataset(file, place, path) for name, place in COLUMNS.items()}
-        offset_us = int(hdf5.dataset(file, "t_offset", path, 0, kinds="iu")[()]) if "t_offset" in file else 0
         index = hdf5.dataset(file, "ms_to_idx", path) if "ms_to_idx" in file else None
-        return hdf5.column_table(columns, path, offset_us, index)
+        return hdf5.column_table(columns, path, offset_us or 0, index)
 
     notes: list[str] = []
     with hdf5.opened_h5(path) as file:
         stated = hdf5.stated_size(file, ("events",), sensor_size, path, notes)
         size = size_or_dsec(stated, sensor_size, str(path), notes)
-        if "t_offset" not in file:
+        offset_us = hdf5.stated_offset(file, ("events",), path)
+        if offset_us is None:
             notes.append("times are taken as they stand: there is no t_offset")
         return hdf5.h5_file(NAME, path, file, table, size, policy, notes)
 

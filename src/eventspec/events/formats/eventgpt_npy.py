@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.formats.columns import time_name
 from eventspec.events.formats.family import EventFile, Format, SensorSize, column_names, size_in, size_or_dsec, whole_file
 from eventspec.events.formats.npy import MAGIC, npy_header, pickled
 from eventspec.events.stream import Array, Policy
@@ -73,7 +74,8 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
     notes: list[str] = []
     size = size_or_dsec(size_in(columns, str(path), notes), sensor_size, str(path), notes)
     chosen = column_names(columns, path, "an EventGPT .npy")
-    return whole_file(NAME, [columns[name] for name in chosen], size, path, policy, notes, chosen[2])
+    time = time_name(columns, chosen[2], str(path))
+    return whole_file(NAME, [columns[name] for name in chosen], size, path, policy, notes, time)
 
 
 # ------------------------------------------------------------------------------------------------- inert stand-ins for numpy
@@ -192,14 +194,17 @@ def _brief(value: object) -> str:
     return " ".join(value.split())[:60] if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def _columns(value: object) -> dict[str, Array]:
-    """The dict inside the pickled array of shape () that np.save makes of a dict."""
+def _columns(value: object) -> dict[str, Any]:
+    """The arrays, numbers and texts in the dict inside the pickled array of shape () that np.save makes of a dict."""
     match value:
         case _Array(shape=(), data=[dict() as columns]) | (dict() as columns):
             pass
         case _:
             raise _Refused("it is not a dict of columns")
-    return {name: one.plain() for name, one in columns.items() if isinstance(name, str) and isinstance(one, _Array)}
+    known = {
+        name: one for name, one in columns.items() if isinstance(name, str) and isinstance(one, _Array | int | float | str)
+    }
+    return {name: one.plain() if isinstance(one, _Array) else one for name, one in known.items()}
 
 
 FORMAT = Format(NAME, "EventGPT .npy", matches, read)

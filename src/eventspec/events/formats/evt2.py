@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from eventspec.errors import several
 from eventspec.events.formats.sequential import Decode, Step, words
 from eventspec.events.stored import Columns
 from eventspec.events.stream import Array
@@ -32,9 +33,9 @@ def notes_of(state: Any) -> list[str]:
     """What is not among the events, by the state of a decoder of EVT 2.0, 2.1 or 3.0 at the end."""
     notes = []
     if state.skipped:
-        notes.append(f"{state.skipped} events before the first complete time are left out: their time is unknown")
+        notes.append(f"{several(state.skipped, 'event')} before the first complete time left out: their time is unknown")
     if state.triggers:
-        notes.append(f"{state.triggers} external trigger events are not read")
+        notes.append(f"{several(state.triggers, 'external trigger event is', 'external trigger events are')} not read")
     return notes
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.errors import several
 from eventspec.events.formats.columns import in_microseconds, names_of
 from eventspec.events.stored import Source, StoredStream
 from eventspec.events.stream import Block, EventStream, Policy, lags
@@ -63,10 +64,7 @@ def settled_size(stated: SensorSize | None, asked: SensorSize | None, source: st
     """The sensor size from the file or from the caller; BadInput when they disagree, and SizeUnknown when neither knows."""
     size = stated or asked
     if size is None:
-        raise SizeUnknown(
-            f"{source}: the sensor size is not in the file: give sensor_size=(width, height), "
-            "on the command line --sensor 640x480 or a name such as davis346"
-        )
+        raise SizeUnknown(f"{source}: the sensor size is not in the file: give it, such as sensor_size=(640, 480)")
     if stated is not None and asked is not None and stated != asked:
         raise BadInput(
             f"{source}: the file says {stated[0]}x{stated[1]} pixels but sensor_size is {asked[0]}x{asked[1]}: "
@@ -88,14 +86,14 @@ def order_notes(late: int, largest_lag_us: int, lifted: bool) -> tuple[str, ...]
     if not late:
         return ()
     done = "each is lifted to the latest time before it" if lifted else "they are left as they are"
-    return (f"{late} event times go back, by at most {largest_lag_us} us: {done}",)
+    return (f"{several(late, 'event time goes', 'event times go')} back, by at most {largest_lag_us} us: {done}",)
 
 
 def outside_notes(outside: int, kept: int, size: SensorSize, source: str) -> tuple[str, ...]:
     """How many events were dropped, as they are not on the sensor; BadInput where none is left."""
     sensor = f"the sensor of {size[0]}x{size[1]}"
     if outside and not kept:
-        raise BadInput(f"{source}: all of its {outside} events lie outside {sensor}: give the right sensor_size")
+        raise BadInput(f"{source}: all of its events ({outside}) lie outside {sensor}: give the right sensor_size")
     return (f"{outside} of {outside + kept} events are dropped: they lie outside {sensor}",) if outside else ()
 
 

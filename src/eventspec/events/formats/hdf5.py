@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput, Window
-from eventspec.events.formats.columns import LOOKED_AT, Unit, unit_named, unit_of
+from eventspec.events.formats.columns import LOOKED_AT, TIME_UNIT_NAMES, UNIT_NAMES, Unit, unit_in, unit_of
 from eventspec.events.formats.family import SIZE_NAMES, EventFile, SensorSize, file_of, size_in
 from eventspec.events.stored import Columns, Source, StoredStream, hull, is_short
 from eventspec.events.stream import BLOCK, STRICT, EventStream, Policy
@@ -130,7 +130,7 @@ def stated_size(
         return asked
     if len(sizes) > 1:
         both = " and ".join(f"{width}x{height} (in {where})" for (width, height), where in sizes.items())
-        raise BadInput(f"{path}: states its sensor size as {both}: say which it is with --sensor, in Python sensor_size")
+        raise BadInput(f"{path}: states its sensor size as {both}: say which it is by sensor_size")
     return next(iter(sizes), None)
 
 
@@ -217,12 +217,28 @@ def column_table(columns: Mapping[str, Any], path: Path, offset_us: int = 0, ind
 
 
 def _unit_on(column: Any, source: str) -> float:
-    """Microseconds in the unit that a dataset's attribute ``unit`` or ``units`` names; 0 without one."""
-    stated = ""
-    for name in ("unit", "units"):
-        with suppress(OSError, TypeError, ValueError):  # an attribute may be damaged, or of a type that numpy lacks
-            stated = column.attrs.get(name, stated)
-    return unit_named(stated, source)
+    """Microseconds in the unit of times that an attribute of their dataset, of its group or the root names; 0 without one."""
+    for place, names in ((column, UNIT_NAMES), (column.parent, TIME_UNIT_NAMES), (column.file, TIME_UNIT_NAMES)):
+        stated: dict[str, Any] = {}
+        for name in (name for name in place.attrs if name.lower() in names):
+            with suppress(OSError, TypeError, ValueError):  # an attribute may be damaged, or of a type that numpy lacks
+                stated[name] = place.attrs[name]
+        if unit := unit_in(stated, source):
+            return unit
+    return 0.0
+
+
+def stated_offset(file: Any, groups: Iterable[str], path: Path) -> int | None:
+    """``t_offset``, a dataset or an attribute of the root or of one of these groups; None without one."""
+    for group in (file, *(file[name] for name in groups)):
+        if "t_offset" in group:
+            return int(dataset(group, "t_offset", path, 0, kinds="iu")[()])
+        if "t_offset" in group.attrs:
+            value = np.ravel(group.attrs["t_offset"])
+            if len(value) != 1 or value.dtype.kind not in "iu":
+                raise BadInput(f"{path}: t_offset is {group.attrs['t_offset']!r}: it must be whole microseconds")
+            return int(value[0])
+    return None
 
 
 class H5Source(Source):
@@ -243,7 +259,7 @@ class H5Source(Source):
                 table = self._table(file)
                 first, last = int(table.time(0)), int(table.time(self._count - 1))
             if first < 0 or last < first:
-                raise BadInput(f"{self._path}: t goes from {first} to {last}: sort the file, or read it with --monotonic clamp")
+                raise BadInput(f'{self._path}: t goes from {first} to {last}: sort the file, or read it with monotonic="clamp"')
             return Window(first, last + 1)
         return self._hull
 

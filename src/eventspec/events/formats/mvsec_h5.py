@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.events.formats.columns import LOOKED_AT
 from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.sensors import SENSORS
@@ -47,7 +48,7 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
             what = f"image_raw is {images.dtype} of shape {images.shape} with {len(seconds)} times"
             raise BadInput(f"{path}: {what}: they must match")
         shape = images.shape[1:]
-        times = _microseconds(seconds[...].astype(np.float64), float(seconds[0]) if len(seconds) else 0.0, 0, path)
+        times = _microseconds(seconds[...].astype(np.float64), 0, path)
     order = np.argsort(times, kind="stable")
 
     def picture(place: int) -> Array:
@@ -58,25 +59,27 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
 
 
 def _matrix(matrix: Any, path: Path) -> Table:
-    """Events as the rows x, y, seconds, polarity of one matrix. Differences from the first time keep their full precision."""
+    """Events as the rows x, y, seconds, polarity of one matrix."""
     if matrix.shape[1] != 4 or matrix.dtype.kind != "f":
         raise BadInput(f"{path}: events is {matrix.dtype} of shape {matrix.shape}: MVSEC's is float64 with 4 columns")
-    zero = float(matrix[0, 2]) if len(matrix) else 0.0
+    seconds = matrix[:LOOKED_AT, 2]
+    if len(seconds) > 1 and (seconds == np.rint(seconds)).all():
+        raise BadInput(f"{path}: the times of events are whole numbers, such as {seconds[-1]:.0f}: MVSEC's are seconds")
 
     def rows(first: int, last: int) -> Columns:
         x, y, t, p = matrix[first:last].T
-        return Columns(x, y, _microseconds(t, zero, first, path), p)
+        return Columns(x, y, _microseconds(t, first, path), p)
 
     return Table(len(matrix), rows, lambda place: int(rows(place, place + 1).t[0]))
 
 
-def _microseconds(seconds: Array, zero: float, first: int, path: Path) -> Array:
+def _microseconds(seconds: Array, first: int, path: Path) -> Array:
     """Unix seconds float64 [E] as microseconds int64; `first` is the place of the first one in the file."""
     bad = ~((seconds >= 0) & (seconds < 1e12))
-    if bad.any() or not 0 <= zero < 1e12:
-        index = int(np.argmax(bad)) if bad.any() else -first
-        raise BadInput(f"{path}: time {first + index} is {seconds[index] if bad.any() else zero} s: mend or remove the event")
-    return np.int64(round(zero * 1e6)) + np.rint((seconds - zero) * 1e6).astype(np.int64)
+    if bad.any():
+        index = int(np.argmax(bad))
+        raise BadInput(f"{path}: time {first + index} is {seconds[index]} s: mend or remove the event")
+    return np.rint(seconds * 1e6).astype(np.int64)
 
 
 FORMAT = Format(NAME, "MVSEC data.hdf5", matches, read)

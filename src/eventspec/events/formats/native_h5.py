@@ -22,7 +22,8 @@ def matches(path: Path, head: bytes) -> bool:
 
 def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
     def table(file: Any) -> hdf5.Table:
-        return hdf5.column_table({name: hdf5.dataset(file, name, path) for name in DTYPES}, path)
+        columns = {name: hdf5.dataset(file, name, path) for name in DTYPES}
+        return hdf5.column_table(columns, path, hdf5.stated_offset(file, (), path) or 0)
 
     with hdf5.opened_h5(path) as file:
         notes: list[str] = []

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from eventspec.errors import several
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.formats.sequential import Sequential, Step, event_file, whole_words, words
@@ -47,7 +48,9 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
     end = whole_words(path, 0, RECORD, notes)
     size = sensor_size if sensor_size is not None else _size(path, notes)
     source = Sequential(path, size, policy, decode, 0, end, 0)
-    return event_file(NAME, source, notes, lambda turns: [f"the clock turned {turns} times (y = 240)"] if turns else [])
+    return event_file(
+        NAME, source, notes, lambda turns: [f"the clock turned {several(turns, 'time')} (y = 240)"] if turns else []
+    )
 
 
 def decode(file: BinaryIO, position: int, turns: int) -> Step[int]:

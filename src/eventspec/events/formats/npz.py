@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from eventspec.core import BadInput
-from eventspec.events.formats.columns import UNIT_WORDS, unit_named
+from eventspec.events.formats.columns import UNIT_NAMES, time_name
 from eventspec.events.formats.family import (
     SIZE_NAMES,
     EventFile,
@@ -26,7 +26,6 @@ from eventspec.events.formats.npy import npy_array
 from eventspec.events.stream import Array, EventStream, Policy
 
 NAME = "npz"
-UNIT = "t_unit"  # the entry that names the unit of t
 # Archives are read whole. Real events need 1.5 bytes packed, and 32 as four columns of 64 bits.
 LARGEST_RATIO = 40
 LEAST_BYTES = 1 << 25  # that may be unpacked however small the archive is
@@ -50,7 +49,7 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy"): name for name in archive.namelist()}
             chosen = column_names(names, path, "an events archive")
-            wanted = {*chosen, *(name for name in names if name.lower() in (*SIZE_NAMES, UNIT))}
+            wanted = {*chosen, *(name for name in names if name.lower() in (*SIZE_NAMES, *UNIT_NAMES))}
             unpacked, packed = sum(archive.getinfo(names[name]).file_size for name in wanted), path.stat().st_size
             if unpacked > max(LEAST_BYTES, LARGEST_RATIO * packed):
                 problem = f"{packed} bytes that unpack to {unpacked} are no recorded events"
@@ -59,10 +58,9 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
     except DAMAGE as error:
         reason = " ".join(str(error).split())[:120]
         raise BadInput(f"{path}: the archive is damaged or cut short ({reason}): copy or write it again") from None
-    notes: list[str] = []
+    notes = ["t_offset is not added: times are taken as they stand"] if "t_offset" in names else []
     size = settled_size(size_in(entries, str(path), notes), sensor_size, str(path))
-    scale = unit_named(entries[UNIT], str(path)) if UNIT in entries else 0.0
-    time = f"t_{UNIT_WORDS[scale]}" if scale else chosen[2]
+    time = time_name(entries, chosen[2], str(path))
     return whole_file(NAME, [entries[name] for name in chosen], size, path, policy, notes, time)
 
 

@@ -83,9 +83,9 @@ class _Mark:
 
 class Bag:
     """A bag that was walked once. events, images: the topics that are read, "" for none; size (width, height): of the
-    sensor, as the last message has it; marks: of its messages of events; state: of the decoder after them; lag_us: of the first
-    packet with events, from their time to that of its header; stamps: for each image when it was recorded and its own time,
-    in ns."""
+    sensor, as its messages have it, zeros where none does; marks: of its messages of events; state: of the decoder after them;
+    lag_us: of the first packet with events, from their time to that of its header; stamps: for each image when it was recorded
+    and its own time, in ns."""
 
     def __init__(self, path: Path, sensor_size: SensorSize | None, drop_outside: bool) -> None:
         self.path, self.cdr = path, path.is_dir() or path.suffix.lower() in MAGICS2
@@ -158,9 +158,14 @@ class Bag:
         for stamp, raw in self.messages(reader, self.events) if self.events else ():
             found = ros_messages.events(raw, self.cdr, self.packed, self.state)
             (x, y, t, _), before, count = found.columns, self.state, len(found.columns.t)
-            self.size, self.state = (found.width, found.height), found.state
-            if drop_outside:
-                t = t[on_sensor(x, y, *(sensor_size or self.size))]
+            self.state, stated = found.state, (found.width, found.height)
+            if all(stated) and all(self.size) and stated != self.size:
+                both = f"{self.size[0]}x{self.size[1]} and {stated[0]}x{stated[1]}"
+                raise BadInput(f"{self.path}: {self.events} states its sensor size as {both}: give a bag of one camera")
+            self.size = stated if all(stated) else self.size  # some messages leave it out
+            size = sensor_size or self.size
+            if drop_outside and all(size):
+                t = t[on_sensor(x, y, *size)]
             span = Window(int(t.min()), int(t.max()) + 1) if len(t) else None
             if self.packed and not first and span is not None:
                 self.lag_us = (found.stamp_ns or stamp) // 1000 - span.start_us

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import struct
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ class Image(NamedTuple):
             return _unpacked(self.data).copy()
         channels, order, size = ENCODINGS[self.encoding]
         row = self.width * channels * size
-        if self.step < row or len(self.data) < self.step * self.height:
+        if not row * self.height or self.step < row or len(self.data) < self.step * self.height:
             raise ValueError(f"an image of {self.width}x{self.height} has {len(self.data)} bytes in rows of {self.step}")
         rows = np.frombuffer(self.data, np.uint8, self.step * self.height).reshape(self.height, self.step)
         pixels = rows[:, 0 if self.big_endian else size - 1 : row : size].reshape(self.height, self.width, channels)
@@ -97,13 +98,12 @@ def image(raw: bytes, cdr: bool, compressed: bool = False) -> Image:
     stamp = reader.header()
     if compressed:
         encoding, data = reader.text(), reader.rest(reader.number("I"))
-        try:
-            if encoding.partition(";")[0] in DEPTHS:
-                raise ValueError("distances are no picture")
-            height, width = _unpacked(data, header_only=True).shape[:2]
-        except ValueError:  # such as compressedDepth
-            return Image(stamp, 0, 0, encoding, 0, data)
-        return Image(stamp, height, width, PACKED_IMAGE, 0, data)
+        distances = encoding.partition(";")[0] in DEPTHS  # compressedDepth
+        height = width = 0
+        with suppress(ValueError):
+            height, width = (0, 0) if distances else _unpacked(data, header_only=True).shape[:2]
+        known = width > 0 or (not distances and any(form in encoding for form in ("png", "jpeg", "jpg")))
+        return Image(stamp, height, width, PACKED_IMAGE if known else encoding, 0, data)
     height, width = reader.number("I"), reader.number("I")
     encoding, big_endian = reader.text(), bool(reader.number("B"))
     step = reader.number("I")
@@ -123,7 +123,7 @@ def _unpacked(data: bytes, header_only: bool = False) -> Pixels:
                 return np.repeat(grey[..., None], 3, axis=2)
             return np.asarray(found.convert("RGB"))
     except (OSError, SyntaxError, Pillow.DecompressionBombError) as error:
-        raise ValueError(" ".join(str(error).split())[:100]) from None
+        raise ValueError(" ".join(str(error).partition(" <")[0].split())[:100]) from None  # without an address in memory
 
 
 class Events(NamedTuple):

@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from eventspec.core import BadInput
+from eventspec.errors import several
 from eventspec.events.formats.columns import ORDERS, Unit, column_of, order_of, places_in, unit_of
 from eventspec.events.formats.family import HEAD_BYTES, EventFile, Format, SensorSize, settled_size
 from eventspec.events.formats.sequential import Decode, Sequential, Step, event_file, opened
@@ -42,7 +43,7 @@ COMMENTS = re.compile(rb"(?m)^[ \t]*[#%].*\n?")
 class Layout(NamedTuple):
     """separator: of the columns, None for white space; order: places of t, x, y, p in a line; unit: of times; start: byte of
     the first event; size: of the sensor, if stated; header: whether one named the columns; likely: where none did, the order
-    that the first lines speak for, "" for none."""
+    that the first lines speak for, "" for none; twice: a name of a column that has another one before it, "" for none."""
 
     separator: bytes | None
     order: tuple[int, int, int, int]
@@ -51,6 +52,7 @@ class Layout(NamedTuple):
     size: SensorSize | None
     header: bool
     likely: str
+    twice: str = ""
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -72,7 +74,7 @@ def layout(head: bytes, whole: bool) -> Layout | None:
     """How the columns lie, from the file's first bytes, or from the `whole` file; None when it is no text of events."""
     if b"\0" in head:
         return None
-    start, size, names, scale = len(MARK) if head.startswith(MARK) else 0, None, None, 0.0
+    start, size, names, scale, twice = len(MARK) if head.startswith(MARK) else 0, None, None, 0.0, ""
     sides: dict[bytes, int] = {}
     for line in head[start:].splitlines(keepends=True):
         words = line.strip().lstrip(b"#%").strip()
@@ -83,7 +85,7 @@ def layout(head: bytes, whole: bool) -> Layout | None:
             size = both if all(both) else None
         ends = line.endswith(b"\n") or (whole and start + len(line) == len(head))  # the last line may be cut by `head`
         if words and names is None and (found := _header(words)):
-            names, scale = found
+            names, scale, twice = found
         elif words and not line.lstrip().startswith((b"#", b"%")):
             separator = next((sign for sign in (b",", b";") if sign in words), None)
             cells = words.split(separator)
@@ -98,7 +100,8 @@ def layout(head: bytes, whole: bool) -> Layout | None:
                 rows = _cells(head[start:], separator)
                 likely, certain = ("", False) if names else order_of(_numbers(rows))
                 order = names or places_in(likely if certain else ORDERS[0])
-                return Layout(separator, order, _unit(rows, order[0], scale), start, size, names is not None, likely)
+                unit = _unit(rows, order[0], scale)
+                return Layout(separator, order, unit, start, size, names is not None, likely, twice)
             else:
                 return None
         start += len(line)
@@ -107,18 +110,21 @@ def layout(head: bytes, whole: bool) -> Layout | None:
     return Layout(b",", names, none, start, size, True, "") if names and whole else None
 
 
-def _header(line: bytes) -> tuple[tuple[int, int, int, int], float] | None:
-    """Places of t, x, y and p, and us in one unit of time (0 when not stated); None when the line does not name them all."""
+def _header(line: bytes) -> tuple[tuple[int, int, int, int], float, str] | None:
+    """Places of t, x, y and p, us in one unit of time (0 when not stated), and a name whose column another one was before; None
+    when the line does not name them all."""
     places: dict[str, int] = {}
-    scale = 0.0
+    scale, twice = 0.0, ""
     for place, cell in enumerate(GAPS.split(line.decode("utf-8", errors="replace").lower())):
         column = column_of(cell)
         if column is not None and column[0] not in places:
             places[column[0]] = place
             scale = column[1] or scale
+        elif column is not None:
+            twice = cell
     if len(places) < 4:
         return None
-    return (places["t"], places["x"], places["y"], places["p"]), scale
+    return (places["t"], places["x"], places["y"], places["p"]), scale, twice
 
 
 def _cells(lines: bytes, separator: bytes | None) -> list[list[bytes]]:
@@ -150,12 +156,18 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
     why = "there is no header" if found.order == places_in(ORDERS[0]) else "there is no header, and no other order fits"
     taken = " ".join(sorted("txyp", key=lambda name: found.order["txyp".index(name)]))
     notes = [] if found.header else [f"the columns are taken for {taken}: {why}"]
+    notes += [f"the column {found.twice} is not read: another one before it has such a name"] if found.twice else []
     notes.append(found.unit.note)
     size = settled_size(found.size, sensor_size, str(path))
     decode = decoder(path, found, path.stat().st_size, policy.monotonic == "raise")
     source = Sequential(path, size, policy, decode, found.start, path.stat().st_size, 0, _named(path, found.start))
     try:
-        return event_file(NAME, source, notes, lambda cut: [f"the last line is cut: its {cut} bytes are lost"] if cut else [])
+        return event_file(
+            NAME,
+            source,
+            notes,
+            lambda cut: [f"the last line is cut: {several(cut, 'byte')} lost"] if cut else [],
+        )
     except BadInput as error:
         if found.header:
             raise
@@ -207,7 +219,7 @@ def _is_event(line: bytes, found: Layout) -> bool:
 
 
 def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
-    """The events of whole lines, their values unchecked. Times in seconds are rounded to the nearest microsecond."""
+    """The events of whole lines, their values unchecked. Times are rounded to the nearest microsecond."""
     raw = lines
     for word, digit in ((b"True", b"1"), (b"False", b"0"), (b"true", b"1"), (b"false", b"0")):
         lines = lines.replace(word, digit)
@@ -224,7 +236,19 @@ def _columns(lines: bytes, position: int, path: Path, found: Layout) -> Columns:
         place, text = next(wrong, (0, lines[:80]))
         raise BadInput(f"{path}: line {number + place} is no event ({_shown(text)}): mend or remove it") from None
     t, x, y, p = table.T
-    return Columns(x, y, found.unit.microseconds(t), p)
+    return Columns(x, y, _times(t, lines, found), p)
+
+
+def _times(numbers: Array, lines: bytes, found: Layout) -> Array:
+    """The times [E] of the lines in microseconds; their digits are read where the `numbers`, float64, leave open which one."""
+    times: Array = found.unit.microseconds(numbers)
+    unsure = np.flatnonzero(found.unit.unsure(numbers))
+    if not len(unsure) or not ((np.abs(times) < 2.0**63) & (times == np.rint(times))).all():  # `EventStream` says what is wrong
+        return times
+    times, rows = times.astype(np.int64), [line for line in lines.split(b"\n") if line.strip()]
+    for place in unsure:
+        times[place] = found.unit.written(rows[place].split(found.separator)[found.order[0]].decode())
+    return times
 
 
 def _event_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -157,7 +157,7 @@ def _alone(session: LanguageSession, path: list[int]) -> torch.Tensor:
 def _step(session: LanguageSession, token: int) -> None:
     """Score a row, and commit this token after it, whatever the row says."""
     session.score(Proposal.empty())
-    session.commit(Verdict(np.empty(0, np.int64), np.array([token], np.int64)))
+    session.commit(Verdict.of(tokens=[token]))
 
 
 def path_to(draft: Proposal, node: int) -> list[int]:
