@@ -168,8 +168,8 @@ class Generation:
         parts = texts_of([made.tokens for made in self.trace.rounds], self.decode, request.sampling.stop_strings)
         for made, part in zip(self.trace.rounds, parts, strict=True):
             made.text = part
-        plan, lossless = self.trace.device_plan, self.method.target.lossless
-        about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, plan, self.trace)
+        where, lossless = (self.trace.device_plan, self.pair.workers.devices), self.method.target.lossless
+        about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, *where, self.trace)
         return Result("".join(parts), outcome.token_ids, *about)
 
     def begin(self, emit: Emit = ignore) -> Decoding:

@@ -37,6 +37,8 @@ class Result:
     """Visual rows of the target's prompt."""
     device_plan: str
     """Which placement it ran on: one, two."""
+    devices: dict[str, str]
+    """Where `target` and `drafter` ran: cpu, cuda:1, ..."""
     trace: Trace
 
     def __repr__(self) -> str:
@@ -114,6 +116,7 @@ class Result:
             "overhead_share": round(overhead_share(self.trace), 4),
             "notes": self.trace.notes,
             "device_plan": self.device_plan,
+            "devices": self.devices,
             "trace": trace_file,
         }
 

@@ -17,11 +17,17 @@ models = App(help="Bundled pairs and checkpoints.", no_args_is_help=True)
 
 
 @models.command("list")
-def list_pairs(as_json: options.AsJson = False) -> None:
-    """Pairs that ship with the package, and which one `embedded` is."""
+def list_pairs(
+    pair: Annotated[str | None, typer.Option(help="Which methods this pair has, and what the others lack.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Pairs that ship with the package, and which one `embedded` is; of one pair its methods."""
     from eventspec.pairs import METHODS, bundled
     from eventspec.pairs.pair_file import by_name
 
+    if pair is not None:
+        _offers(pair, as_json)
+        return
     methods = dict(METHODS)
     found: dict[str, dict[str, Any]] = {}
     for name, path in bundled().items():
@@ -39,6 +45,62 @@ def list_pairs(as_json: options.AsJson = False) -> None:
         _print([(f"  {option}", ", ".join(names)) for option, names in flags.items() if names])
     typer.echo("methods")
     _print([(f"  --method {name}", what) for name, what in methods.items()])
+
+
+def _offers(pair: str, as_json: bool) -> None:
+    from eventspec.pairs.inventory import offers
+    from eventspec.pairs.pair_file import PairFile, folder_of
+
+    file = PairFile.read(folder_of(pair))
+    file.check_models()
+    found = offers(file)
+    rows = [{"name": one.name, "available": one.available, "lossless": one.lossless, "missing": one.missing} for one in found]
+    if as_json:
+        options.print_found({"pair": file.name, "folder": str(file.folder), "methods": rows}, True)
+        return
+    says = ("yes", "yes, LOSSY")
+    _print([(one.name, f"lacks {one.missing}" if one.missing else says[not one.lossless]) for one in found])
+
+
+@models.command("pair")
+def make_pair(
+    target: Annotated[Path, options.path("The checkpoint folder that answers.")],
+    out: Annotated[Path, options.path("The folder to write: a new one, or an empty one.")],
+    drafter: Annotated[Path | None, options.path("The checkpoint folder that drafts from events.")] = None,
+    name: Annotated[str | None, typer.Option(help="What the pair is called; default: the target's folder.")] = None,
+    vocabulary: options.Vocabulary = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    drafter_device: options.DrafterDevice = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="Frames that the target sees; default: as its config says.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a pair.toml that points to two checkpoint folders where they lie: every command takes it as --pair."""
+    from eventspec.models.shards import check_files
+
+    check_empty(out)
+    check_outputs({"--out": out}, [])
+    for folder in (target, drafter):
+        if folder is not None:
+            if not folder.is_dir():
+                raise BadInput(f"{folder} is no folder: give the folder of a checkpoint, with its config.json")
+            check_files(folder)
+
+    from eventspec.models.folder import sees
+    from eventspec.pairs.pair_file import PairFile
+
+    if sees(target) == "events":
+        raise BadInput(f"{target} sees events: give it as --drafter, and a model that sees frames as --target")
+    if drafter is not None and sees(drafter) != "events":
+        raise BadInput(f"{drafter} sees frames: the drafter of a pair must see events")
+    how = {"dtype": dtype, "device": device, "drafter_device": drafter_device, "frames": frames}
+    load = {option: value for option, value in how.items() if value is not None}
+    load |= {} if vocabulary == "auto" else {"vocabulary": vocabulary}
+    file = PairFile.of_checkpoints(out, target, drafter, name or target.resolve().name, load)
+    out.mkdir(parents=True, exist_ok=True)
+    file.write()
+    about = {"folder": str(out), "name": file.name, **file.files, "load": load, "fingerprints": dict(file.fingerprints)}
+    options.print_found(about, as_json, f"the pair {file.name} is in {out}: use it with --pair {out}")
 
 
 @models.command()

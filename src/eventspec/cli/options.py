@@ -60,11 +60,22 @@ DevicePlan = Annotated[
 Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
 Target = Annotated[Path | None, path("A checkpoint folder that answers, instead of a pair.")]
 Precision = Literal["float32", "bfloat16", "float16", "auto", "nf4", "int8"]
-Dtype = Annotated[Precision, typer.Option(help="Of --target and --drafter; auto: as stored; nf4 and int8: on CUDA.")]
+Dtype = Annotated[
+    Precision | None,
+    typer.Option(
+        help="Of checkpoints; auto: as stored; nf4, int8: of the target, on CUDA. [default: float32, or as the pair.toml says]"
+    ),
+]
 IgnoreGenerationConfig = Annotated[
     bool, typer.Option("--ignore-generation-config", help="Take no settings from the generation_config.json of --target.")
 ]
-Device = Annotated[str, typer.Option(help="Where --target and --drafter run: cpu, cuda, cuda:1, ...")]
+Device = Annotated[
+    str | None, typer.Option(help="Where checkpoints run: cpu, cuda, cuda:1, ... [default: cpu, or as the pair.toml says]")
+]
+DrafterDevice = Annotated[
+    str | None,
+    typer.Option(help="Where the drafter of checkpoints runs, if not on --device: --device-plan two is two devices."),
+]
 
 
 def _known_sensor(text: str | None) -> str | None:
@@ -230,8 +241,9 @@ class Models:
     compat: Annotated[bool, typer.Option(help="EventGPT exactly as its own code draws events, odd image sizes included.")] = (
         False
     )
-    dtype: Dtype = "float32"
-    device: Device = "cpu"
+    dtype: Dtype = None
+    device: Device = None
+    drafter_device: DrafterDevice = None
     ignore_generation_config: IgnoreGenerationConfig = False
     device_plan: DevicePlan = "auto"
     draft: Draft = "auto"
@@ -247,8 +259,9 @@ class Models:
             check_method(method)
         # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
         check_choices(methods, [name for name in chosen.given if self.target is None or name != "drafter"])
-        if not re.fullmatch(r"[a-z]+(:\d+)?", self.device):
-            raise BadInput(f"device '{self.device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
+        for device in (self.device, self.drafter_device):
+            if device is not None and not re.fullmatch(r"[a-z]+(:\d+)?", device):
+                raise BadInput(f"device '{device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
         if chosen.risk is not None:
             check_risk(chosen.risk)
         if self.vocabulary != "auto" and not (chosen.drafter or (also or {}).get("drafter")):
@@ -256,11 +269,12 @@ class Models:
         if self.draft == "always" and set(methods) <= set(DRAFTLESS) and not any((also or {}).values()):
             raise BadInput(f"--draft always: nothing drafts in method {' or '.join(methods)}: leave it out, or choose another")
         if self.target is None:
-            usual = Models()
-            if alone := [typed(name) for name in self._how if getattr(self, name) != getattr(usual, name)]:
+            file = PairFile.read(folder_of(self.name))
+            if file.load is not None:
+                file.check_models()
+            elif alone := [typed(name) for name in self._how]:
                 whose = "is for a checkpoint folder" if len(alone) == 1 else "are for checkpoint folders"
                 raise BadInput(f"{' and '.join(alone)} {whose}: give --target FOLDER as well")
-            file = PairFile.read(folder_of(self.name))
             folder, tables = file.folder, {name: file.places(name) for name in ("heads", "drafters", "adapters")}
         else:
             self._check_of_target(methods, chosen.given)
@@ -320,9 +334,9 @@ class Models:
 
     @property
     def _how(self) -> dict[str, Any]:
-        """How the checkpoint folders are loaded."""
-        names = ("dtype", "device", "frames", "allow_extrapolation", "compat", "ignore_generation_config")
-        return {name: getattr(self, name) for name in names}
+        """How checkpoint folders are loaded, as far as it was given."""
+        names = ("dtype", "device", "drafter_device", "frames", "allow_extrapolation", "compat", "ignore_generation_config")
+        return {name: value for name in names if (value := getattr(self, name)) not in (None, False)}
 
     def _drafting(self, chosen: Chosen) -> tuple[str | None, str]:
         """Which drafter was chosen, and how its ids become the target's."""
@@ -336,27 +350,27 @@ class Models:
             return {}
         which, mapping = self._drafting(chosen)
         drafter = None if which is None else str(Path(which).resolve())
-        where = {"target": str(self.target.resolve()), "drafter": drafter, "dtype": self.dtype}
+        where = {"target": str(self.target.resolve()), "drafter": drafter, "dtype": self.dtype or "float32"}
         more = {"frames": self.frames, "head": chosen.head, "compress": chosen.compress}
         more |= {"ignore_generation_config": self.ignore_generation_config or None}
         given = {name: value for name, value in more.items() if value is not None}
-        return {**where, "vocabulary": mapping, "device": self.device, **given}
+        return {**where, "vocabulary": mapping, "device": self.device or "cpu", **given}
 
     def load(self, methods: Sequence[str], chosen: Chosen, fit: bool = True) -> Pair:
         """The pair of --pair or --target, with what else was chosen."""
         from eventspec.models.loading import LoadOptions
         from eventspec.pairs import load_folders, load_pair
-        from eventspec.pairs.names import CHOICES
+        from eventspec.pairs.names import CHOICES, SEEING_EVENTS
 
         which, mapping = self._drafting(chosen)
+        method = next((one for one in methods if one in SEEING_EVENTS), methods[0])
         if self.target is not None:
             how = LoadOptions.named(**self._how)
-            method = next((one for one in methods if one in CHOICES["drafter"]), methods[0])
             drafter = None if which is None else Path(which)
             more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
             loaded = load_folders(self.target, drafter, method=method, **more)
         else:
-            loaded = load_pair(self.name, self.device_plan, fit)
+            loaded = load_pair(self.name, self.device_plan, fit, method=method, **self._how)
             loaded = loaded if which is None else loaded.with_event_drafter(which, mapping)
         loaded = loaded if chosen.head is None else loaded.with_head(chosen.head)
         loaded = loaded if chosen.compress is None else loaded.with_compression(chosen.compress)

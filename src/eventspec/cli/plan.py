@@ -69,7 +69,7 @@ def _of_pair(
         from eventspec.lanes.workers import choose_placement, described_placement
 
         # For a device each: how cores would be shared out is measured when a pair is loaded, and no part of the model.
-        if models.device_plan == "auto" and choose_placement("auto", models.device, models.device) == "auto":
+        if models.device_plan == "auto" and choose_placement("auto", models.device or "cpu", models.device or "cpu") == "auto":
             models = replace(models, device_plan="two")
         loaded = models.load([BASELINE, *(CHOICES["drafter"][:1] if chosen.drafter is not None else ())], chosen)
     with (

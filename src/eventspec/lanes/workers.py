@@ -63,6 +63,11 @@ class Workers:
         return Workers(asked, self._devices["target"], self._devices["drafter"])
 
     @property
+    def devices(self) -> dict[str, str]:
+        """Where `target` and `drafter` compute."""
+        return {lane: str(device) for lane, device in self._devices.items()}
+
+    @property
     def concurrent(self) -> bool:
         """Whether the lanes may overlap."""
         return self.placement != "one"

@@ -54,6 +54,16 @@ def _architecture(folder: Path) -> _Architecture:
     return hf_target.load_hf, hf_target.describe_hf
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether a checkpoint's model is one of our own; BadCheckpoint for a folder that is none."""
+    return _model_type(folder) in _KNOWN
+
+
+def sees(folder: Path) -> str:
+    """Whether a checkpoint sees events or frames, without loading it; BadCheckpoint for one of no known architecture."""
+    return "events" if _architecture(folder) is _KNOWN[eventgpt.MODEL_TYPE] else "frames"
+
+
 def _model_type(folder: Path) -> Any:
     if not folder.is_dir():
         raise BadCheckpoint(f"{folder} is no folder: give the folder of a checkpoint, with its config.json")
