@@ -107,13 +107,25 @@ class FrameEncoder:
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         if media.frames is None or len(media.frames.frames) == 0:
             return self.language.embed.weight[:0]  # they may come later
-        all, places = media.frames.frames, uniform_indices(len(media.frames.frames), self.frames)
-        # Large ones are decoded when their turn comes: what a model sees of them is small.
-        chosen = all[places] if is_short(len(places), *all.shape[1:3]) else (all[place] for place in places)
+        chosen = self._chosen(media)
         visual = timed_vision(trace, lane, lambda: self._rows(chosen))
         for note in self.kept.notes if self.kept is not None else ():
             trace.note(note)
         return visual
+
+    def pixels(self, media: Media) -> Tensor:
+        """What its tower reads of a recording, float [K, 3, S, S]; BadInput without any frame."""
+        assert self.vision is not None  # who calls this looked
+        if media.frames is None or len(media.frames.frames) == 0:
+            raise BadInput(f"the recording has no frames in this window: {self.name} needs RGB frames")
+        return self.vision.pixels(self._chosen(media))
+
+    def _chosen(self, media: Media) -> Iterable[Frames]:
+        """The frames that are seen of a recording that has some."""
+        assert media.frames is not None
+        all, places = media.frames.frames, uniform_indices(len(media.frames.frames), self.frames)
+        # Large ones are decoded when their turn comes: what a model sees of them is small.
+        return all[places] if is_short(len(places), *all.shape[1:3]) else (all[place] for place in places)
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
         if not len(frames):
@@ -151,10 +163,18 @@ class EventEncoder:
     vision: Vision | None = None
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
-        events = media.events
-        if events is None:
+        events = self._seen(media)
+        return timed_vision(trace, lane, lambda: self.see(events))
+
+    def pixels(self, media: Media) -> Tensor:
+        """What its tower reads of a recording, float [images, 3, S, S]; BadInput without events."""
+        assert self.vision is not None  # who calls this looked
+        return self.vision.pixels(self._seen(media))
+
+    def _seen(self, media: Media) -> EventSlice:
+        if media.events is None:
             raise BadInput(f"the recording has no events: {self.name} has nothing to see")
-        return timed_vision(trace, lane, lambda: self.see(bounded(events)))
+        return bounded(media.events)
 
     def extend(self, visual: Tensor, frames: Frames) -> Tensor:
         raise BadInput(f"{self.name} sees events, not frames: it cannot be given more frames")

@@ -1,0 +1,79 @@
+"""A user's recordings as trainings see them: what the towers of both models read of each, kept on disk in half precision."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eventspec.ask.generation import media_of
+from eventspec.core import BadInput, Media
+from eventspec.files import write_whole
+from eventspec.models.prompt import EventEncoder, FrameEncoder
+from eventspec.recordings.qa import Question
+from eventspec.train.data import Index
+
+MOST_BYTES = 64 << 30
+"""Of pixels on disk; beyond, they are made again every time."""
+
+
+class Recorded:
+    """As `data.PixelSource`, of the recordings, or windows of them, that questions are about. `folder` holds what was read of
+    them, by what they are and which model sees them: float16 is finer than the eight bits that it comes from."""
+
+    def __init__(
+        self, folder: Path, asked: Sequence[Question], frames: FrameEncoder | None, events: EventEncoder | None
+    ) -> None:
+        self.folder, self._frames, self._events = folder, frames, events
+        self.asked = list({question.seen: question for question in asked}.values())
+        self.number = {question.seen: number for number, question in enumerate(self.asked)}
+        self._room = MOST_BYTES - sum(path.stat().st_size for path in folder.glob("*.npy"))
+
+    def frames(self, index: Index) -> Tensor:
+        return torch.cat([self._read(int(number), self._frames, "the target") for number in index])
+
+    def pictures(self, index: Index) -> Tensor:
+        return torch.cat([self._read(int(number), self._events, "the event model") for number in index])
+
+    def media(self, number: int) -> Media:
+        """What a recording holds."""
+        return media_of(self.asked[number].open())
+
+    def _read(self, number: int, encoder: FrameEncoder | EventEncoder | None, whose: str) -> Tensor:
+        if encoder is None or encoder.vision is None:
+            raise BadInput(f"{whose} is no model of ours: what its tower reads is not known")
+        path = self.folder / f"{self._key(number, encoder)}.npy"
+        if path.is_file():
+            return torch.from_numpy(np.load(path, allow_pickle=False)).float()
+        pixels = encoder.pixels(self.media(number)).float().cpu()
+        if pixels.nbytes // 2 <= self._room:
+            self._room -= pixels.nbytes // 2
+            self.folder.mkdir(parents=True, exist_ok=True)
+            kept = pixels.half().numpy()
+            write_whole(path, lambda part: _save(part, kept))
+            return torch.from_numpy(kept).float()  # the same now as when it is read again
+        return pixels.half().float()
+
+    def _key(self, number: int, encoder: FrameEncoder | EventEncoder) -> str:
+        """Other files, another window, another model of seeing: another key."""
+        question = self.asked[number]
+        place, taken = question.recording.resolve(), encoder.frames if isinstance(encoder, FrameEncoder) else 0
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+        what = [str(place), question.window, stats, encoder.name, taken, self._sizes(encoder)]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
+
+    def _sizes(self, encoder: FrameEncoder | EventEncoder) -> list[str]:
+        """What decides how pictures are scaled."""
+        assert encoder.vision is not None  # `_read` looked
+        return [str(encoder.vision.model.config)]
+
+
+def _save(path: Path, array: np.ndarray[tuple[int, ...], np.dtype[np.float16]]) -> None:
+    with path.open("wb") as file:  # by its name numpy would add a suffix
+        np.save(file, array, allow_pickle=False)
