@@ -8,6 +8,7 @@ spatial ones. `compat` repeats that code where it errs: an image ends at the las
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -137,6 +138,22 @@ def save_eventgpt(model: EventGpt, folder: Path, tokens: dict[str, int]) -> None
     write_text(folder / "config.json", fields.pretty(data))
     clip = {"model_type": "clip_vision_model", **fields.clip_json(config.vision)}
     write_text(folder / "clip/config.json", fields.pretty(clip))
+
+
+def save_with_weights(model: EventGpt, source: Path, folder: Path) -> None:
+    """Write the checkpoint of a folder again with other weights: its config, tokenizer and tower's settings are the same."""
+    data = fields.read_json(source / "config.json")
+    folder.mkdir(parents=True, exist_ok=True)
+    weights.save(model, folder / "model.safetensors", sources(model.config))
+    for path in source.iterdir():
+        if path.is_file() and path.suffix in (".json", ".model", ".txt", ".jinja") and not path.name.endswith(".index.json"):
+            shutil.copy(path, folder / path.name)
+    if (tower := clip_folder(source, data)) is not None:
+        (folder / "clip").mkdir(exist_ok=True)
+        for name in ("config.json", "preprocessor_config.json"):
+            if (tower / name).is_file():
+                shutil.copy(tower / name, folder / "clip" / name)
+        write_text(folder / "config.json", fields.pretty({**data, "mm_visual_tower": "clip"}))
 
 
 # ----------------------------------------------------------------------------------------------------------------- loading

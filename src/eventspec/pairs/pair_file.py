@@ -88,6 +88,12 @@ class PairFile:
         known = {role: fingerprint_of(Path(place)) for role, place in files.items()}
         return cls(out, name, files, load=load, fingerprints=known)
 
+    def pointed_to_from(self, folder: Path) -> PairFile:
+        """The same in another folder: all places are absolute."""
+        files = {name: str(self.place(name).resolve()) for name in self.files}
+        tables = {table: {name: str(place.resolve()) for name, place in self.places(table).items()} for table in _TABLES}
+        return replace(self, folder=folder, files=files, tables=tables)
+
     def check_models(self) -> None:
         """BadCheckpoint for a checkpoint that is no longer where it was, or no longer what it was."""
         for role in (role for role in _MODELS if role in self.files and self.load is not None):

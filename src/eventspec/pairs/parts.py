@@ -80,6 +80,14 @@ class Parts:
         return self.target
 
     @property
+    def frame_encoder(self) -> FrameEncoder:
+        """The prompts of a target of our own that sees frames; BadInput for any other."""
+        encoder = self.language_target.encoder
+        if not isinstance(encoder, FrameEncoder):
+            raise BadInput("this needs a target that sees frames")
+        return encoder
+
+    @property
     def ends(self) -> LanguageEnds:
         """What heads share with the target; BadInput for a target that has none."""
         if isinstance(self.target, LanguageTarget):

@@ -21,24 +21,21 @@ import torch
 from eventspec.align.acceptance import Calibrated, Predictor, evidence_of
 from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output
 from eventspec.align.substitute import FEATURES
-from eventspec.ask.generation import media_of
 from eventspec.core import BadInput
 from eventspec.files import parsed, read_json, write_text
-from eventspec.models.eventgpt import EventGpt, load_eventgpt
-from eventspec.models.video_llava import load_video_llava
+from eventspec.models.eventgpt import EventGpt
+from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_pair
 from eventspec.pairs.methods import substitute_of
-from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
-from eventspec.scenes.clip import make_clip, split_seed
-from eventspec.scenes.language import questions
-from eventspec.scenes.writer import as_recording
 from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
-from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Clips, PixelSource, Questions, shuffled
+from eventspec.train.answers import TrainingPreset
+from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
-from eventspec.train.loop import Calibration, Report, Stage, changed_copy, last_row, note_run, rounded, run_stage
+from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, note_run, rounded, run_stage
+from eventspec.train.material import Given, Told, every_question, material_of
 from eventspec.train.models import initialise
 from eventspec.train.names import PHASES, check_phases
 from eventspec.train.processes import ALONE, Processes
@@ -77,19 +74,23 @@ def train(
     report: Report,
     workers: int = WORKERS,
     processes: Processes = ALONE,
+    given: Given | None = None,
 ) -> Path:
     """Train adapters for a pair, and write OUT/pair: the pair with them, the best first. Picks up where a run was interrupted,
     with any number of processes; the first of them does alone what is not training."""
-    preset, folder, output, free_running = PRESETS[preset_name], folder_of(pair), wanted.output, wanted.free_running
+    preset, output, free_running = PRESETS[preset_name], wanted.output, wanted.free_running
     chosen = check_phases(wanted.phases, free_running)
-    target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
-    with processes.first_ahead():
+
+    def begin(target: VideoLlava, drafter: EventGpt | None) -> None:
+        if drafter is None:
+            raise BadInput(f"pair {pair} has no event model: `eventspec train drafter` makes one")
         between = {"target": fingerprint(target), "drafter": fingerprint(drafter)}
         what = {"preset": preset_name, "adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
         losses = {"losses": list(wanted.losses)} if wanted.losses else {}
         note_run(out, {**between, **what, "free_running": free_running, **losses})
-        clips, answers = answered(folder, out, "train", preset.answered, report, workers)
-        held_out, own_text = answered(folder, out, "calibration", preset.held_out, report, workers)
+
+    material = material_of(pair, preset, out, report, given, workers, processes, begin)
+    target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
     torch.manual_seed(0)
     width = target.config.language.hidden_size
     configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in wanted.kinds]
@@ -97,28 +98,29 @@ def train(
     torch.manual_seed(1 + processes.rank)
     for model in (target, drafter):
         model.to(processes.device)
-    before = Questions.of_pair(folder).prefix()
-    frozen, events = FrozenTarget(target, before), FrozenDrafter(drafter, before)
+    frozen, events = FrozenTarget(target, material.before), FrozenDrafter(drafter, material.drafter_before)
     made = FreeRunning if free_running else RowTraining if output == "rows" else FeatureTraining
-    training, judged_text = made(frozen, events, adapters, clips, answers, preset.packed, wanted.losses), own_text
+    training = made(frozen, events, adapters, learned.source, learned.answers, preset.packed, wanted.losses)
+    judged_text = judged.answers
     if isinstance(training, FreeRunning):
-        training.answers, judged_text = training.pairs(clips, answers), training.pairs(held_out, own_text)
+        training.answers = training.pairs(learned.source, learned.answers)
+        judged_text = training.pairs(judged.source, judged.answers)
     training.to(processes.device)
     log = out / "calibration.jsonl"
-    learn(training, preset, chosen, (held_out, judged_text), log, report, processes)
+    learn(training, preset, chosen, (judged.source, judged_text), log, report, processes)
     if not processes.first:
         return out / "pair"
     if isinstance(training, FreeRunning):
         write_figures(out / FIGURES, last_row(log), adapters)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
-        judge = FeatureTraining(frozen, events, adapters, clips, {}, preset.packed)
-        same, theirs = alike_share(training.answers, judged_text), judge.agreement(held_out, even(own_text))
+        judge = FeatureTraining(frozen, events, adapters, learned.source, {}, preset.packed)
+        same, theirs = alike_share(training.answers, judged_text), judge.agreement(judged.source, even(judged.answers))
         write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
-    whole = export(folder, adapters, (drafter, frozen), out, log)
+    whole = export(material.file, adapters, (drafter, frozen), out, log)
     if output == "rows":
         best = next(name for name in PairFile.read(whole).tables["adapters"] if name in adapters)
-        calibrate(whole, best, held_out, judged_text, report)
+        calibrate(whole, best, judged, report)
     return whole
 
 
@@ -163,18 +165,20 @@ def name_of(kind: str, output: Output) -> str:
     return kind if output == "rows" else f"{output}-{kind}"
 
 
-def export(folder: Path, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path) -> Path:
-    """A copy of the pair with the adapters in it, in the place of those of the same names; the one whose drafts are accepted
-    longest stands first, the control last."""
+def export(
+    file: PairFile, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path
+) -> Path:
+    """The pair with the adapters in it, in the place of those of the same names; the one whose drafts are accepted longest
+    stands first, the control last."""
     drafter, target = models[0].to("cpu"), models[1].model.to("cpu").eval()
-    with changed_copy(folder, out) as made:
-        figures = write_figures(made / FIGURES, last_row(log), adapters)
+    with changed_pair(file, out) as made:
+        figures = write_figures(made.folder / FIGURES, last_row(log), adapters)
         for kind, adapter in adapters.items():
-            shutil.rmtree(made / "adapters" / kind, ignore_errors=True)
-            save_adapter(adapter.cpu(), made / "adapters" / kind, drafter, target)
-        there = [path.name for path in sorted((made / "adapters").iterdir()) if path.is_dir()]
-        best = sorted(there, key=lambda name: (name == CONTROL, -figures.get(name, {}).get("leading", 0.0)))
-        PairFile.read(made).with_table("adapters", {kind: f"adapters/{kind}" for kind in best}).write()
+            shutil.rmtree(made.folder / "adapters" / kind, ignore_errors=True)
+            save_adapter(adapter.cpu(), made.folder / "adapters" / kind, drafter, target)
+        there = {**made.tables["adapters"], **{kind: f"adapters/{kind}" for kind in adapters}}
+        best = sorted(sorted(there), key=lambda name: (name == CONTROL, -figures.get(name, {}).get("leading", 0.0)))
+        made.with_table("adapters", {kind: there[kind] for kind in best}).write()
     return out / "pair"
 
 
@@ -190,19 +194,16 @@ def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Ad
 
 
 @torch.inference_mode()
-def calibrate(pair: Path, name: str, clips: Clips, answers: Mapping[int, list[Branch]], report: Report) -> None:
+def calibrate(pair: Path, name: str, judged: Told, report: Report) -> None:
     """Compare what an adapter answers from events alone with the target's own answers: the predictor of method skip-encode
-    learns from one half of the clips, and its threshold comes from the other. Where there are too few the figures say so."""
+    learns from one half of the recordings, its threshold comes from the other. Where there are too few the figures say so."""
     substitute, rows = substitute_of(load_pair(pair, "one", fit=False).parts, name), list[JudgedAnswer]()
-    for place, (number, known) in enumerate(sorted(answers.items()), 1):
-        clip = make_clip(split_seed("calibration", 0, number))
-        assert clip.facts == clips.facts(number), "the clip is another one than the target was asked about"
-        media = media_of(as_recording(clip, f"clip {number}"))
-        for qa, branch in zip(questions(clip.facts, number), known, strict=True):
-            drafted = substitute.answer(media, qa.question)
-            if drafted.features is not None:  # others are never taken
-                rows.append((number, drafted.features, drafted.token_ids == branch.answer))
-        report("calibrate", place / len(answers), {})
+    total = sum(map(len, judged.answers.values()))
+    for place, (number, media, question, branch) in enumerate(every_question(judged), 1):
+        drafted = substitute.answer(media, question)
+        if drafted.features is not None:  # others are never taken
+            rows.append((number, drafted.features, drafted.token_ids == branch.answer))
+        report("calibrate", place / total, {})
     if (why := save_calibrated(rows, pair / "adapters" / name)) is not None:
         figures = read_json(pair / FIGURES)
         figures["calibration"][name]["not_calibrated"] = why

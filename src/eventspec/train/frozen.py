@@ -118,8 +118,12 @@ class FrozenDrafter:
         """What its language model gives [B, R, D] at the rows of packed branches, as it reads them."""
         device = self.model.language.embed.weight.device
         visual = self.model.encode(clips.pictures(index).to(device))
-        own = [[branch.own or branch for branch in known] for known in branches]
-        return read_branches(self.model.language, self.before, visual, own)
+        return read_branches(self.model.language, self.before, visual, as_read(branches))
+
+
+def as_read(branches: Branches) -> Branches:
+    """Branches as the event model reads them."""
+    return [[branch.own or branch for branch in known] for known in branches]
 
 
 class AnswerTraining(nn.Module):

@@ -17,7 +17,7 @@ from eventspec.drafters.heads import RECIPES, Head, Recipe, TargetSizes, family_
 from eventspec.drafters.heads.trees import Rates
 from eventspec.errors import check_known
 from eventspec.files import read_json, write_text
-from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.models.video_llava import load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.pair_file import PairFile, folder_of
@@ -25,7 +25,7 @@ from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Index, Questions, shuffled
 from eventspec.train.distillation import BatchSource, HeadTraining
 from eventspec.train.frozen import FrozenTarget, StreetBatches
-from eventspec.train.loop import Calibration, Report, Stage, changed_copy, last_row, note_run, rounded, run_stage
+from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, note_run, rounded, run_stage
 from eventspec.train.models import initialise
 from eventspec.train.processes import ALONE, Processes
 
@@ -81,7 +81,7 @@ def train(
     source, calibration = StreetBatches(frozen, clips, answers, preset.packed), StreetBatches(frozen, *judged, packed=8)
     batches = shuffled(sorted(answers), preset.stage.batch, 400, clips.folder, processes)
     rates = learn(preset.stage, heads, source, batches, (calibration, sorted(judged[1])), out, report, processes)
-    return export(folder, heads, rates, target.to("cpu"), out) if processes.first else out / "pair"
+    return export(PairFile.read(folder), heads, rates, target.to("cpu").language, out) if processes.first else out / "pair"
 
 
 def earlier_heads(names: Iterable[str], pair: Path) -> dict[str, Head]:
@@ -160,13 +160,13 @@ def take_over(head: Head, earlier: Head, fresh: tuple[str, ...] = ()) -> None:
     head.load_state_dict({**own, **{name: tensor for name, tensor in fit.items() if not name.startswith(fresh)}})
 
 
-def export(folder: Path, heads: Mapping[str, Head], rates: Mapping[str, Rates], target: VideoLlava, out: Path) -> Path:
-    """A copy of the pair with the heads in it; heads it had under other names stay."""
-    with changed_copy(folder, out) as part:
-        save_all(heads, rates, part / "heads", target.language)
-        listed = {path.name: f"heads/{path.name}" for path in sorted((part / "heads").iterdir())}
-        PairFile.read(part).with_table("heads", listed).write()
-        calibration, known = last_row(out / "calibration.jsonl"), part / "heads.json"
+def export(file: PairFile, heads: Mapping[str, Head], rates: Mapping[str, Rates], target: LanguageEnds, out: Path) -> Path:
+    """The pair with the heads in it; heads it had under other names stay."""
+    with changed_pair(file, out) as made:
+        save_all(heads, rates, made.folder / "heads", target)
+        listed = {**made.tables["heads"], **{name: f"heads/{name}" for name in heads}}
+        made.with_table("heads", dict(sorted(listed.items()))).write()
+        calibration, known = last_row(out / "calibration.jsonl"), made.folder / "heads.json"
         earlier = read_json(known)["calibration"]["tau"] if known.exists() else {}
         calibration["tau"] = {**earlier, **calibration["tau"]}
         write_text(known, json.dumps({"calibration": calibration, "torch": torch.__version__}) + "\n")

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from eventspec.core import BadInput, EventspecError
 from eventspec.files import append_line, parsed, write_text, write_whole
+from eventspec.pairs.pair_file import PairFile
 from eventspec.train.processes import ALONE, Processes
 
 Batch = TypeVar("Batch")
@@ -130,12 +131,17 @@ def note_run(out: Path, what: Mapping[str, object]) -> None:
 
 
 @contextmanager
-def changed_copy(pair: Path, out: Path) -> Iterator[Path]:
-    """A copy of a pair's folder to be changed; when the block ends it takes the place of OUT/pair."""
+def changed_pair(file: PairFile, out: Path) -> Iterator[PairFile]:
+    """The pair of a file, to be changed: when the block ends it takes the place of OUT/pair. A pair of ours is copied, one of
+    checkpoints points to all that it had where it lies."""
     part = out / ".pair.part"
     shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(pair, part)
-    yield part
+    if file.load is None:
+        shutil.copytree(file.folder, part)
+        yield replace(file, folder=part)
+    else:
+        part.mkdir(parents=True)
+        yield file.pointed_to_from(part)
     shutil.rmtree(out / "pair", ignore_errors=True)
     part.rename(out / "pair")
 
@@ -153,6 +159,7 @@ def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
 
 def append_row(path: Path, row: Mapping[str, object]) -> None:
     """One more JSON object in a file that has one a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with io.FileIO(path, "a") as file:
         append_line(file, json.dumps(row))
 

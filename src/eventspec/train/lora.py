@@ -15,15 +15,15 @@ import torch
 
 from eventspec.core import BadInput
 from eventspec.files import write_text
-from eventspec.models.embedded import TOKENS
-from eventspec.models.eventgpt import EventGpt, load_eventgpt, save_eventgpt
-from eventspec.models.video_llava import load_video_llava
+from eventspec.models.eventgpt import EventGpt, save_with_weights
+from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
-from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Index, PixelSource, Questions, shuffled
-from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, FrozenTarget, Said
-from eventspec.train.loop import Calibration, Report, Stage, changed_copy, note_run, run_stage
+from eventspec.pairs.pair_file import PairFile
+from eventspec.train.answers import TrainingPreset
+from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
+from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, FrozenTarget, Said, as_read
+from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
+from eventspec.train.material import Given, material_of
 from eventspec.train.processes import ALONE
 
 NAME = "lora"
@@ -81,7 +81,7 @@ class LowRankTraining(AnswerTraining):
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         hidden, packed = self.drafter.reads(clips, index, branches)
-        return self.target.said(self.drafter.model.language.logits(hidden), packed, branches)
+        return self.target.said(self.drafter.model.language.logits(hidden), packed, as_read(branches))
 
     def merged(self) -> EventGpt:
         """The event drafter with its updates in its weights, on the CPU; this training is over then."""
@@ -90,38 +90,46 @@ class LowRankTraining(AnswerTraining):
         return model.to("cpu").eval()
 
 
-def train(pair: str, preset_name: str, rank: int, out: Path, report: Report, workers: int = WORKERS) -> Path:
+def train(
+    pair: str, preset_name: str, rank: int, out: Path, report: Report, workers: int = WORKERS, given: Given | None = None
+) -> Path:
     """Train low-rank updates of a pair's event drafter and write OUT/pair: the pair with the drafter that they make. Picks up
     where a run was interrupted. BadInput without peft."""
     check_peft()
-    preset, folder = PRESETS[preset_name], folder_of(pair)
-    target, drafter = load_video_llava(folder / "target"), load_eventgpt(folder / "drafter")
-    between = {"target": fingerprint(target.language), "drafter": fingerprint(drafter)}
-    note_run(out, {**between, "preset": preset_name, "rank": check_rank(rank)})
-    clips, answers = answered(folder, out, "train", preset.answered, report, workers)
-    held_out = answered(folder, out, "calibration", preset.held_out, report, workers)
+    check_rank(rank)
+    preset = PRESETS[preset_name]
+
+    def begin(target: VideoLlava, drafter: EventGpt | None) -> None:
+        if drafter is None:
+            raise BadInput(f"pair {pair} has no event model: `eventspec train drafter` makes one")
+        between = {"target": fingerprint(target.language), "drafter": fingerprint(drafter)}
+        note_run(out, {**between, "preset": preset_name, "rank": rank})
+
+    material = material_of(pair, preset, out, report, given, workers, begin=begin)
+    target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
     torch.manual_seed(0)
     for model in (target, drafter):
         model.to(ALONE.device)
-    before = Questions.of_pair(folder).prefix()
-    frozen = FrozenTarget(target, before)
-    training = LowRankTraining(frozen, FrozenDrafter(drafter, before), rank, clips, answers, preset.packed).to(frozen.device)
-    calibration = Calibration(partial(training.agreement, *held_out), out / f"{NAME}-calibration.jsonl")
+    frozen, events = FrozenTarget(target, material.before), FrozenDrafter(drafter, material.drafter_before)
+    training = LowRankTraining(frozen, events, rank, learned.source, learned.answers, preset.packed).to(frozen.device)
+    calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / f"{NAME}-calibration.jsonl")
     figures = {"before": calibration.note_first()}
-    run_stage(preset.stage, training, shuffled(sorted(answers), preset.stage.batch, 700), training.losses, out, report)
+    batches = shuffled(sorted(learned.answers), preset.stage.batch, 700)
+    run_stage(preset.stage, training, batches, training.losses, out, report)
     figures["calibration"] = calibration.note({"step": -1})
     about = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
     size = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
-    return export(folder, training.merged(), {**about, **size}, out)
+    return export(material.file, training.merged(), {**about, **size}, out)
 
 
-def export(folder: Path, drafter: EventGpt, about: Mapping[str, Any], out: Path) -> Path:
-    """A copy of the pair with the drafter in it, in the place of an earlier one of low rank."""
-    with changed_copy(folder, out) as part:
-        place = part / FOLDER
+def export(file: PairFile, drafter: EventGpt, about: Mapping[str, Any], out: Path) -> Path:
+    """The pair with the drafter in it, in the place of an earlier one of low rank."""
+    with changed_pair(file, out) as made:
+        place = made.folder / FOLDER
         shutil.rmtree(place, ignore_errors=True)
-        save_eventgpt(drafter, place, TOKENS)
-        shutil.copy(part / "tokenizer.json", place / "tokenizer.json")
+        save_with_weights(drafter, file.place("drafter"), place)
+        if file.load is None:  # whose models share a tokenizer
+            shutil.copy(file.place("tokenizer"), place / "tokenizer.json")
         write_text(place / FIGURES, json.dumps(about) + "\n")
-        PairFile.read(part).listing("drafters", NAME, FOLDER).write()
+        made.listing("drafters", NAME, FOLDER).write()
     return out / "pair"

@@ -36,7 +36,7 @@ from eventspec.recordings.qa import Question
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
-from eventspec.train.loop import Report, changed_copy
+from eventspec.train.loop import Report, changed_pair
 
 PRESETS = {"cpu": 200, "smoke": 16}
 """Clips of the calibration split, with two questions each."""
@@ -185,8 +185,10 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
     half = fitted(rows[::2])
     held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = report_of(half, held_out)
-    with changed_copy(folder, out) as part:
-        replace(whole, rounds=rounds).save(PairFile.read(part).place("mixture"))
+    with changed_pair(PairFile.read(folder), out) as made:
+        made = replace(made, files={**made.files, "mixture": "mixture.json"})
+        replace(whole, rounds=rounds).save(made.place("mixture"))
+        made.write()
     write_text(out / "mixture-report.json", json.dumps({"questions": count, **about}, indent=1) + "\n")
     return out / "pair"
 

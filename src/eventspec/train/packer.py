@@ -18,13 +18,14 @@ from torch import Tensor
 
 from eventspec.compress import Packer, PackerConfig
 from eventspec.files import write_text
-from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.models.video_llava import VideoLlava
+from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import save_packer
-from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, Index, PixelSource, Questions, shuffled
+from eventspec.train.answers import TrainingPreset
+from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
-from eventspec.train.loop import Calibration, Report, Stage, changed_copy, rounded, run_stage
+from eventspec.train.loop import Calibration, Report, Stage, changed_pair, rounded, run_stage
+from eventspec.train.material import Given, material_of
 from eventspec.train.models import initialise
 from eventspec.train.processes import ALONE
 
@@ -54,36 +55,37 @@ class PackerTraining(AnswerTraining):
         return rows
 
 
-def train(pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = WORKERS) -> Path:
+def train(
+    pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = WORKERS, given: Given | None = None
+) -> Path:
     """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted."""
-    preset, folder = PRESETS[preset_name], folder_of(pair)
-    target = load_video_llava(folder / "target")
+    preset = PRESETS[preset_name]
+    material = material_of(pair, preset, out, report, given, workers)
+    target, learned, judged = material.target, material.learned, material.judged
     packer = Packer(PackerConfig.of(target.config, scale), target.config)
-    clips, answers = answered(folder, out, "train", preset.answered, report, workers)
-    held_out, wanted = answered(folder, out, "calibration", preset.held_out, report, workers)
     torch.manual_seed(0)
     initialise(packer).begin_as(target)
     target.to(ALONE.device)
-    frozen = FrozenTarget(target, Questions.of_pair(folder).prefix())
-    training = PackerTraining(frozen, packer, clips, answers, preset.packed).to(frozen.device)
+    frozen = FrozenTarget(target, material.before)
+    training = PackerTraining(frozen, packer, learned.source, learned.answers, preset.packed).to(frozen.device)
     stage = replace(preset.stage, name=f"packer-{scale}")
     calibration = Calibration(
-        lambda: rounded(training.agreement(held_out, wanted)), out / f"{stage.name}-calibration.jsonl", every=200
+        lambda: rounded(training.agreement(judged.source, judged.answers)), out / f"{stage.name}-calibration.jsonl", every=200
     )
     before = calibration.note_first()
-    batches = shuffled(sorted(answers), stage.batch, 500)
+    batches = shuffled(sorted(learned.answers), stage.batch, 500)
     run_stage(stage, training, batches, training.losses, out, calibration.noting(report))
     figures = {"before": before, "calibration": calibration.note({"step": -1})}
-    return export(folder, packer, target.to("cpu").eval(), out, figures)
+    return export(material.file, packer, target.to("cpu").eval(), out, figures)
 
 
-def export(folder: Path, packer: Packer, target: VideoLlava, out: Path, figures: Mapping[str, Any]) -> Path:
-    """A copy of the pair with the packer in it; packers of other scales stay where they are of this target."""
-    with changed_copy(folder, out) as made:
-        place = made / f"packers/{packer.config.scale}"
+def export(file: PairFile, packer: Packer, target: VideoLlava, out: Path, figures: Mapping[str, Any]) -> Path:
+    """The pair with the packer in it; packers of other scales stay."""
+    with changed_pair(file, out) as made:
+        scale = str(packer.config.scale)
+        place = made.folder / "packers" / scale
         shutil.rmtree(place, ignore_errors=True)
         save_packer(packer.cpu(), place, target)
         write_text(place / "provenance.json", json.dumps({**figures, "torch": torch.__version__}) + "\n")
-        listed = {path.name: f"packers/{path.name}" for path in sorted((made / "packers").iterdir())}
-        PairFile.read(made).with_table("packers", listed).write()
+        made.listing("packers", scale, f"packers/{scale}").write()
     return out / "pair"

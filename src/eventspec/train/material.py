@@ -1,0 +1,206 @@
+"""What recipes start from: a pair's models with their prompts, and what its target said of recordings: rendered clips for a
+pair of ours, a user's own recordings for a pair of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eventspec.ask.generation import media_of
+from eventspec.core import BadInput, Media
+from eventspec.models.eventgpt import EventGpt, load_eventgpt
+from eventspec.models.folder import load_folder
+from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.models.prompt import EventEncoder, FrameEncoder
+from eventspec.models.video_llava import VideoLlava, load_video_llava
+from eventspec.models.weights import fingerprint
+from eventspec.pairs import load_pair
+from eventspec.pairs.names import BASELINE
+from eventspec.pairs.pair_file import PairFile, folder_of
+from eventspec.pairs.trained import whole
+from eventspec.recordings.qa import read_questions
+from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.language import questions as scene_questions
+from eventspec.scenes.writer import as_recording
+from eventspec.text import TokenSpace, first_difference
+from eventspec.train.answers import TrainingPreset, answered
+from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
+from eventspec.train.loop import Report
+from eventspec.train.processes import ALONE, Processes
+from eventspec.train.recorded import Recorded
+from eventspec.train.workspace import Answers, Example, apart, target_answers
+
+ASKED = 4
+"""Questions about a user's recordings for every clip that a preset has."""
+
+Begin = Callable[[VideoLlava, EventGpt | None], None]
+Asked = Callable[[int], tuple[Media, list[str]]]
+"""A recording's number -> what it holds, and the questions that its answers are to, in their order."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Recordings by number as the towers see them, what the target answered to questions about each, and how to ask again."""
+
+    source: PixelSource
+    answers: dict[int, list[Branch]]
+    asked: Asked
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a training of a user's pair is given: a qa.jsonl, the folder of what the target said, which trainings share, and how
+    long its answers may be."""
+
+    questions: Path
+    work: Path
+    longest: int = 96
+
+
+@dataclass(frozen=True)
+class Material:
+    """A pair's models, fp32 where a pair of ours has them, the ids `before` their visual rows, and what the target said of the
+    recordings to learn from and of others."""
+
+    file: PairFile
+    target: VideoLlava
+    before: list[int]
+    learned: Told
+    judged: Told
+    drafter: EventGpt | None = None
+    drafter_before: list[int] = field(default_factory=list)
+
+    @property
+    def events(self) -> EventGpt:
+        """The event model; BadInput where the pair has none."""
+        if self.drafter is None:
+            raise BadInput(f"pair {self.file.name} has no event model: `eventspec train drafter` makes one")
+        return self.drafter
+
+
+def material_of(
+    pair: str,
+    preset: TrainingPreset,
+    out: Path,
+    report: Report,
+    given: Given | None = None,
+    workers: int = WORKERS,
+    processes: Processes = ALONE,
+    begin: Begin = lambda target, drafter: None,
+) -> Material:
+    """The material of a pair: by questions about recordings where some are `given`, else clips that are rendered into `out`.
+    What is there is not made again; of several processes the first renders, all answer. `begin` is told the models before hours
+    are spent on that, in the first process before the others. BadInput for checkpoints without questions, and for questions to
+    a pair of ours."""
+    file = PairFile.read(folder_of(pair))
+    if file.load is None and given is None:
+        target, drafter = load_video_llava(file.place("target")), load_eventgpt(file.place("drafter"))
+        with processes.first_ahead():
+            begin(target, drafter)
+            clips = {
+                split: answered(file.folder, out, split, count, report, workers)
+                for split, count in (("train", preset.answered), ("calibration", preset.held_out))
+            }
+        learned, judged = (Told(*found, asked=_asked_of_street(split, found[0])) for split, found in clips.items())
+        before = Questions.of_pair(file.folder).prefix()
+        return Material(file, target, before, learned, judged, drafter, before)
+    if given is None:
+        raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
+    if file.load is None:
+        raise BadInput(f"pair {file.name} learns from rendered clips: leave --questions out")
+    return _of_questions(file, preset, given, report, processes, begin)
+
+
+def _asked_of_street(split: str, clips: PixelSource) -> Asked:
+    def asked(number: int) -> tuple[Media, list[str]]:
+        clip = make_clip(split_seed(split, 0, number))
+        texts = [qa.question for qa in scene_questions(clip.facts, number)]
+        return media_of(as_recording(clip, f"clip {number}")), texts
+
+    return asked
+
+
+def _of_questions(
+    file: PairFile, preset: TrainingPreset, given: Given, report: Report, processes: Processes, begin: Begin
+) -> Material:
+    asked = read_questions(given.questions, ASKED * (preset.answered + preset.held_out))
+    file.check_models()
+    drafting = _event_model(file)
+    events = None if drafting is None else drafting.encoder
+    assert events is None or isinstance(events, EventEncoder)  # EventGPT's are
+    drafter = None if events is None else whole(events, EventGpt)
+    with load_pair(file.folder, "one", fit=False, method=BASELINE) as pair:
+        frames, tokens = pair.parts.frame_encoder, pair.tokens
+        target = whole(frames, VideoLlava)
+        with processes.first_ahead():
+            begin(target, drafter)
+        answers = Answers(given.work, fingerprint(target.language), given.longest, processes.rank)
+        examples = target_answers(pair, given.questions, asked, answers, report, processes)
+    spaces = () if drafting is None else (tokens, drafting.tokens)
+    learned, judged = (_told(part, given.work, frames, events, spaces) for part in apart(examples))
+    text = asked[0].question
+    before, known = frames.text(text)[0], [] if events is None else events.text(text)[0]
+    return Material(file, target, before, learned, judged, drafter, known)
+
+
+def _event_model(file: PairFile) -> VisionLanguage | None:
+    """The event model of a pair of checkpoints, if it has one."""
+    if "drafter" not in file.files:
+        return None
+    options = {name: value for name, value in (file.load or {}).items() if name != "vocabulary"}
+    return load_folder(file.place("drafter"), LoadOptions.named(**options).drafting)
+
+
+def _told(
+    examples: Sequence[Example],
+    work: Path,
+    frames: FrameEncoder,
+    events: EventEncoder | None,
+    spaces: tuple[TokenSpace, TokenSpace] | tuple[()],
+) -> Told:
+    source = Recorded(work / "pixels", [example.question for example in examples], frames, events)
+    answers, texts = dict[int, list[Branch]](), dict[int, list[str]]()
+    again = _respelled(spaces) if spaces else None
+    for example in examples:
+        number, text = source.number[example.question.seen], example.question.question
+        own = None
+        if events is not None:
+            answer = list(example.answer) if again is None else again(example.answer)
+            # Of other ids the likeliest ones are not known: what was said is certain.
+            tops = (example.top_ids, example.top_logs) if again is None else _certain(answer)
+            own = Branch(events.text(text)[1], answer, *tops)
+        made = Branch(frames.text(text)[1], list(example.answer), example.top_ids, example.top_logs, own)
+        answers.setdefault(number, []).append(made)
+        texts.setdefault(number, []).append(text)
+    return Told(source, answers, lambda number: (source.media(number), texts[number]))
+
+
+def _certain(answer: Sequence[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    return np.array(answer, np.int64)[:, None], np.zeros((len(answer), 1), np.float32)
+
+
+def _respelled(spaces: tuple[TokenSpace, TokenSpace]) -> Callable[[Sequence[int]], list[int]] | None:
+    """A target's answer in the event model's ids; None where both have the same."""
+    ours, theirs = spaces
+    alike = first_difference(theirs.vocabulary, ours.vocabulary) is None and ours.eos_id == theirs.eos_id
+    if alike and theirs.vocabulary.text_size >= ours.vocabulary.text_size:
+        return None
+
+    def respelled(answer: Sequence[int]) -> list[int]:
+        ends = answer[-1] in (ours.eos_id, *ours.extra_eos_ids)
+        text = theirs.vocabulary.respell(ours.vocabulary.spell(answer[:-1] if ends else answer))
+        return [*text, theirs.eos_id] if ends else text
+
+    return respelled
+
+
+def every_question(told: Told) -> Iterator[tuple[int, Media, str, Branch]]:
+    """All questions about recordings, those of one recording together: its number, what it holds, the text, and the answer."""
+    for number, known in sorted(told.answers.items()):
+        media, texts = told.asked(number)
+        for text, branch in zip(texts, known, strict=True):
+            yield number, media, text, branch
