@@ -17,6 +17,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from eventspec.ask.generation import media_of
 from eventspec.core import (
     Budget,
     Constraint,
@@ -87,7 +88,7 @@ def pair() -> Pair:
 def chances(pair: Pair, sampling: Sampling, least: float = 2e-3) -> dict[tuple[int, ...], float]:
     """Answers and how likely they are, by plain forwards; what begins with less than `least` is left out."""
     known: dict[tuple[int, ...], float] = {(): 1.0}
-    media = as_recording(make_clip(split_seed("test", 9, 0)), "a clip").slice(None)
+    media = media_of(as_recording(make_clip(split_seed("test", 9, 0)), "a clip"))
     session = pair.target.encode(media, Trace()).open(QUESTION, sampling, NO_TAIL, Trace())
     session.score(Proposal.empty())
     for _ in range(LENGTH):
@@ -153,7 +154,7 @@ def settings(pair: Pair, kind: str, method: str = "") -> Sampling:
     if kind == "penalties":
         return pair.tokens.sampling(PENALISED)
     # A grammar that forbids all that is drafted would leave nothing to verify.
-    drafted = "|(Brake|Follow).*" if method == "cascade" else ""
+    drafted = "|(Brake|Follow).*" if method in ("cascade", "hybrid", "auto") else ""
     grammar: Constraint = pair.regex(f"(A|The|Two|One|No) (car|bus|truck|cyclist|pedestrian|way|road).*{drafted}")
     return pair.tokens.sampling(Sampling(temperature=1.5, max_new_tokens=LENGTH, constraint=grammar))
 
