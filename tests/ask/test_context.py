@@ -23,7 +23,9 @@ QUESTIONS = ("What is ahead?", "How many road users are visible?", "Describe the
 SETTINGS = [
     pytest.param({}, id="greedy"),
     pytest.param({"temperature": 0.8, "seed": 3}, id="sampled", marks=pytest.mark.long),
-    pytest.param({"temperature": 1.2, "top_p": 0.9, "repetition_penalty": 1.3, "seed": 5}, id="cut and penalised"),
+    pytest.param(
+        {"temperature": 1.2, "top_p": 0.9, "repetition_penalty": 1.3, "seed": 5}, id="cut and penalised", marks=pytest.mark.long
+    ),
 ]
 
 

@@ -122,6 +122,7 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*COMPARE, "autoregressive", "--draft", "always"), "nothing drafts in method autoregressive"),
     (("live", "--prompt", "x", "--recording", "example:street", "--logit-bias", f"{10**9}=1"), "is not in the vocabulary"),
     (("live", "--prompt", "x", "--recording", "example:street", "--hop-us", f"{10**21}"), "'--hop-us'"),
+    (("chat", "example:street"), "no question came"),
     (("chat", "example:street", "--stop", ""), "--stop is ''"),
     (("chat", "example:street", "--store", "/dev/null"), "/dev/null is no folder"),
     (("chat", "example:street", "--store", "/dev/null/new"), "/dev/null/new cannot be written"),

@@ -41,7 +41,7 @@ print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("room", [100, 20_000])
+@pytest.mark.parametrize("room", [pytest.param(100, marks=pytest.mark.long), 20_000])
 def test_a_full_disk_is_told_and_nothing_stays(tmp_path: Path, room: int) -> None:
     words = [sys.executable, "-c", PROGRAM, str(tmp_path), str(room)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

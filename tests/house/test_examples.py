@@ -20,7 +20,15 @@ def test_there_are_examples() -> None:
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+DEAR = ("compare", "train_a_head")
+"""Take seconds each, and are run whole by the long test."""
+
+
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(path, marks=pytest.mark.long) if path.stem in DEAR else path for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_an_example_is_short_and_runs(tmp_path: Path, example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = len(example.read_text().splitlines())
     assert lines <= LINES, f"{example.name} has {lines} lines, more than {LINES}"

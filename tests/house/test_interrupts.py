@@ -84,7 +84,8 @@ def test_an_interrupt_is_in_good_hands_before_the_command_is_read(run: Run) -> N
     [
         (BadInput("no such thing"), 2),
         (FileNotFoundError(2, "No such file", "here"), 2),
-        (ValueError("wrong"), 1),
+        (ValueError("as numpy's import says it"), 130),
+        (ImportError("cannot import name"), 130),
         (RuntimeError("as torch says it"), 130),
         (SystemError("returned a result with an exception set"), 130),
     ],

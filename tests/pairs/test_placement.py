@@ -41,7 +41,7 @@ def differing(pair: Pair, ties: int, seed: int) -> tuple[int, list[str]]:
 
 
 def test_a_near_tie_gets_the_same_answer_by_every_method(pair: Pair) -> None:
-    assert differing(pair, 5, seed=1) == (5, [])
+    assert differing(pair, 2, seed=1) == (2, [])
 
 
 @pytest.mark.long

@@ -150,6 +150,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[d
 Two = tuple[Path, list[dict[str, Any]]]
 
 
+@pytest.mark.long
 def test_the_averaged_gradient_is_that_of_one_process_on_the_joined_batch(two: Two) -> None:
     for told in two[1]:
         assert told["same"], "both begin with the first one's parameters"
@@ -159,6 +160,7 @@ def test_the_averaged_gradient_is_that_of_one_process_on_the_joined_batch(two: T
         assert told["most"] == 1.0
 
 
+@pytest.mark.long
 def test_processes_learn_from_different_clips_and_stay_bit_identical(two: Two) -> None:
     first, second = two[1]
     assert len(first["batches"]) == len(second["batches"]) == 4, "the slower one's seconds count for both"
@@ -168,6 +170,7 @@ def test_processes_learn_from_different_clips_and_stay_bit_identical(two: Two) -
     assert len({number for told in two[1] for batch in told["batches"][:2] for number in batch}) == 8, "one shuffle, dealt out"
 
 
+@pytest.mark.long
 def test_a_loss_that_is_no_number_in_one_process_stops_both_and_another_number_of_processes_goes_on(two: Two) -> None:
     out, told = two
     assert steps_in(out / "heads.pt") == 4, "the checkpoint of the run before is kept"

@@ -44,9 +44,9 @@ def main() -> NoReturn:
     except KeyboardInterrupt:  # between two commands' worth of code: `run` has none of its own
         sys.stderr.write("eventspec: interrupted\n")
     except Exception as error:  # `run` explains those of the commands: this one is of what it is made of
-        code = 1
+        code = 130 if _came else 1
         with suppress(OSError, ValueError):  # of a standard error that is closed
-            sys.stderr.write(f"eventspec: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"eventspec: {'interrupted' if _came else f'{type(error).__name__}: {error}'}\n")
     finally:
         _leave(code)
 
@@ -56,6 +56,8 @@ def _run(words: list[str]) -> int:
     try:
         from eventspec.cli.commands import run
     except ImportError as error:
+        if _came:  # what it interrupted may have become this
+            raise
         sys.stderr.write(f"eventspec: {type(error).__name__}: {error}: the installation is broken, install eventspec again\n")
         return 1
     return run(words)

@@ -94,12 +94,14 @@ def run(words: list[str]) -> int:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is the reason of an error: native code turns the KeyboardInterrupt that it meets into an error of its own,
-    torch and numba into a RuntimeError, what calls Python through C into a SystemError, and others chain theirs to it."""
-    if not was_interrupted():
-        return False
-    if isinstance(error, RuntimeError | SystemError):
-        return True
+    """Whether Ctrl-C is the reason of an error: it came, and native code may turn the KeyboardInterrupt that it meets into an
+    error of any kind (torch into a RuntimeError, an import into an ImportError). What is wrong with the call, or with a named
+    file, is not, unless it is chained to it."""
+    named = (
+        isinstance(error, EventspecError) or hasattr(error, "format_message") or getattr(error, "filename", None) is not None
+    )
+    if not was_interrupted() or not named:
+        return was_interrupted()
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

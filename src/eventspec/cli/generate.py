@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -16,6 +17,8 @@ from eventspec.cli.drawn import Drawn
 from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 from eventspec.files import check_folder, check_outputs
+
+NO_QUESTION = "no question came: give them on standard input, one a line"
 
 
 def generate(
@@ -90,6 +93,8 @@ def chat(
     if store is not None:
         check_folder(store)
     check_outputs({"--store": store}, [*recorded.places, *folders, drawn.json_schema])
+    if _is_empty(sys.stdin):
+        raise BadInput(NO_QUESTION)
     with waiting("loading the models"):
         opened, window = recorded.open(reading)
         loaded = models.load([method], chosen)
@@ -121,7 +126,16 @@ def chat(
     if refused and not interactive:
         raise typer.Exit(2)
     if not (answered or interactive):
-        raise BadInput("no question came: give them on standard input, one a line")
+        raise BadInput(NO_QUESTION)
+
+
+def _is_empty(stream: TextIO) -> bool:
+    """Whether a pipe or file is at its end already; one that has nothing yet is not waited for."""
+    try:
+        readable, _, _ = select.select([stream], [], [], 0)
+        return bool(readable) and not stream.isatty() and not stream.buffer.peek(1)  # type: ignore[attr-defined]
+    except (OSError, ValueError, AttributeError):  # not backed by a file
+        return False
 
 
 def _questions(interactive: bool) -> Iterator[str]:

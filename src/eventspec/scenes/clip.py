@@ -176,7 +176,7 @@ def split_seed(split: str, seed: int, index: int) -> int:
     indices share a clip: the map of the index is a bijection of 2**40 values."""
     check_split(split)
     if not -(2**63) <= seed < 2**63:
-        raise BadSetting("seed", f"{seed} is outside [-2**63, 2**63): it would be another seed's clips")
+        raise BadSetting("seed", f"{seed} would give another seed's clips: choose one in [-2**63, 2**63)")
     if not 0 <= index < _RANGE:
         raise BadInput(f"clip index {index} is outside [0, 2**40): a split has no more clips")
     mask, value = _RANGE - 1, index
