@@ -3,7 +3,9 @@ losses."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,17 +138,28 @@ class RowTraining(AdapterTraining):
         return dict(zip(read, found, strict=True))
 
     def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
-        """The target's own visual rows, for every event picture the mean over the places of the
-        frame nearest in time, then for every place the mean over the frames."""
-        tokens, images = self.target.model.config.vision.tokens, self.drafter.model.config.images
+        """The target's own visual rows, for every event picture the mean over the places of the frame nearest in time, then for
+        every place of the event tower the mean over the frames there."""
+        tokens, config = self.target.model.config.vision.tokens, self.drafter.model.config
         rows = self.target.rows(clips, index).unflatten(1, (-1, tokens))
-        count = rows.shape[1]
+        count, images = rows.shape[1], config.images
         nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
-        made = torch.cat((rows[:, nearest].mean(2), rows.mean(1)), 1)
+        made = torch.cat((rows[:, nearest].mean(2), on_grid(rows.mean(1), config.vision.tokens)), 1)
         return made, torch.ones(made.shape[:2], dtype=torch.bool, device=made.device)
 
     def said(self, written: Tensor, branches: Branches) -> Said:
         return self.target.reads(written, branches)
+
+
+def on_grid(rows: Tensor, tokens: int) -> Tensor:
+    """Rows [B, T, D] of a tower, of its class token and a square of patches, at the places of another one, [B, tokens, D]:
+    bilinear where their squares differ, since both look at the same scene."""
+    if rows.shape[1] == tokens:
+        return rows
+    side, wanted = (math.isqrt(count - 1) for count in (rows.shape[1], tokens))
+    grid = rows[:, 1:].transpose(1, 2).unflatten(2, (side, side))
+    placed = F.interpolate(grid.float(), (wanted, wanted), mode="bilinear", antialias=True).to(rows.dtype)
+    return torch.cat((rows[:, :1], placed.flatten(2).transpose(1, 2)), 1)
 
 
 class FeatureTraining(AdapterTraining):
@@ -156,19 +169,42 @@ class FeatureTraining(AdapterTraining):
     usual = ("squared", "cosine")  # a place of a text means something else in every recording: InfoNCE has nothing to compare
 
     def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """After the final norm (1), and the rows that were read (2), [B, R, D] each."""
+        """After the final norm (1), and the rows that were read (2), [B, R, D] each, at the rows where the target reads the
+        same text."""
         language = self.drafter.model.language
         hidden, packed = self.drafter.reads(clips, index, branches)
-        return {1: language.normed(hidden), 2: language.embed(packed.ids.to(self.target.device))}
+        places, _ = same_text(branches)
+        found = language.normed(hidden), language.embed(packed.ids.to(self.target.device))
+        at = places.to(self.target.device)[..., None]
+        return {number: rows.gather(1, at.expand(-1, -1, rows.shape[-1])) for number, rows in enumerate(found, 1)}
 
     def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What the target's head read at the same tokens, where an answer follows."""
         language = self.target.model.language
-        hidden, packed = read_branches(language, self.target.before, self.target.rows(clips, index), branches)
-        return language.normed(hidden), packed.labels.to(self.target.device) >= 0
+        hidden, _ = read_branches(language, self.target.before, self.target.rows(clips, index), branches)
+        return language.normed(hidden), same_text(branches)[1].to(self.target.device)
 
     def said(self, written: Tensor, branches: Branches) -> Said:
-        return self.target.said(self.target.model.language.head(written), pack(branches, 0), branches)
+        packed, (_, known) = pack(branches, 0), same_text(branches)
+        packed = replace(packed, labels=packed.labels.where(known, -100))
+        return self.target.said(self.target.model.language.head(written), packed, branches)
+
+
+def same_text(branches: Branches) -> tuple[Tensor, Tensor]:
+    """For every row of the packed branches, int64 [B, R], the row where the event model has read the same answer so far, and
+    whether there is one and a token of the answer follows, bool [B, R]: tokens of two vocabularies do not all end alike."""
+    packed = pack(branches, 0)
+    places, known = torch.zeros_like(packed.ids), torch.zeros_like(packed.ids, dtype=torch.bool)
+    for row, several in enumerate(branches):
+        ours = theirs = 0
+        for branch in several:
+            own = branch.own or branch
+            begin, length = ours + len(branch.question) - 1, len(branch.answer)
+            read = torch.arange(length) if branch.own is None or branch.read is None else torch.tensor(branch.read)
+            places[row, begin : begin + length] = theirs + len(own.question) - 1 + read.clamp_min(0)
+            known[row, begin : begin + length] = read >= 0
+            ours, theirs = begin + length, theirs + len(own.question) + len(own.answer) - 1
+    return places, known
 
 
 def paired(theirs: Branch, own: Branch) -> Branch:

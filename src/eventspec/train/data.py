@@ -153,13 +153,15 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 @dataclass(frozen=True)
 class Branch:
     """One question with its answer: question ids, answer ids with EOS, and optionally a teacher's logits for the answer. `own`:
-    what the event model reads in its place, where that is another text or is encoded otherwise."""
+    what the event model reads in its place, where that is another text or is encoded otherwise; then `read`: before each of the
+    answer's tokens, how many tokens of its own answer spell the same as those before, -1 where none do (None: as many)."""
 
     question: list[int]
     answer: list[int]
     teacher_ids: np.ndarray[Any, Any] | None = None
     teacher_logs: np.ndarray[Any, Any] | None = None
     own: Branch | None = None
+    read: Sequence[int] | None = None
 
 
 def drawn(known: list[Branch], count: int, rng: np.random.Generator) -> list[Branch]:

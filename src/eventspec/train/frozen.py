@@ -24,7 +24,7 @@ Branches = list[list[Branch]]
 @dataclass(frozen=True)
 class Said:
     """A pass over answers that the target gave on all of its own rows: logits float [B, R, V], labels int64 [B, R] as in
-    `Packed`, its top ids and log-probabilities then, [B, R, 8] each, and how long every answer is, in the order of the rows."""
+    `Packed`, its top ids and log-probabilities then, [B, R, 8] each, and how many labels every answer has, in their order."""
 
     logits: Tensor
     labels: Tensor
@@ -84,8 +84,11 @@ class FrozenTarget:
         """Another model's logits [B, R, V] on the rows of packed branches, beside the target's."""
         assert packed.teacher_ids is not None and packed.teacher_logs is not None
         teacher = packed.teacher_ids.to(self.device), packed.teacher_logs.to(self.device)
-        lengths = tuple(len(branch.answer) for known in branches for branch in known)
-        return Said(logits, packed.labels.to(self.device), *teacher, lengths)
+        lengths = list[int]()
+        for labels, known in zip(packed.labels, branches, strict=True):
+            rows = [len(branch.question) + len(branch.answer) - 1 for branch in known]
+            lengths += [int((part >= 0).sum()) for part in labels[: sum(rows)].split(rows)]
+        return Said(logits, packed.labels.to(self.device), *teacher, tuple(lengths))
 
     @torch.no_grad()
     def agreement(self, saying: Saying, answers: Mapping[int, list[Branch]], packed: int) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions as scene_questions
 from eventspec.scenes.writer import as_recording
-from eventspec.text import TokenSpace, first_difference
+from eventspec.text import TokenSpace, Vocabulary, first_difference
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
 from eventspec.train.loop import Report
@@ -167,13 +168,14 @@ def _told(
     again = _respelled(spaces) if spaces else None
     for example in examples:
         number, text = source.number[example.question.seen], example.question.question
-        own = None
+        own, read = None, None
         if events is not None:
             answer = list(example.answer) if again is None else again(example.answer)
             # Of other ids the likeliest ones are not known: what was said is certain.
             tops = (example.top_ids, example.top_logs) if again is None else _certain(answer)
             own = Branch(events.text(text)[1], answer, *tops)
-        made = Branch(frames.text(text)[1], list(example.answer), example.top_ids, example.top_logs, own)
+            read = None if again is None else same_beginnings(*(space.vocabulary for space in spaces), example.answer, answer)
+        made = Branch(frames.text(text)[1], list(example.answer), example.top_ids, example.top_logs, own, read)
         answers.setdefault(number, []).append(made)
         texts.setdefault(number, []).append(text)
     return Told(source, answers, lambda number: (source.media(number), texts[number]))
@@ -196,6 +198,16 @@ def _respelled(spaces: tuple[TokenSpace, TokenSpace]) -> Callable[[Sequence[int]
         return [*text, theirs.eos_id] if ends else text
 
     return respelled
+
+
+def same_beginnings(ours: Vocabulary, theirs: Vocabulary, answer: Sequence[int], own: Sequence[int]) -> list[int]:
+    """As `Branch.read`, of an answer in the ids of `ours` and in those of `theirs`; where several spell the same (an end of
+    text spells nothing), the fewest."""
+    ends, lengths = dict[int, int](), accumulate((len(theirs.spell([token])) for token in own), initial=0)
+    for count, length in enumerate(lengths):
+        ends.setdefault(length, count)
+    before = accumulate((len(ours.spell([token])) for token in answer[:-1]), initial=0)
+    return [ends.get(length, -1) for length in before]
 
 
 def every_question(told: Told) -> Iterator[tuple[int, Media, str, Branch]]:
