@@ -16,6 +16,7 @@ from eventspec.drafters.language_model import LanguageDrafter as LanguageDrafter
 from eventspec.drafters.mixture import Mixture as Mixture
 from eventspec.drafters.prior import PriorDrafter as PriorDrafter
 from eventspec.drafters.prior import TextPrior as TextPrior
+from eventspec.drafters.respelled import RespelledDrafter as RespelledDrafter
 from eventspec.drafters.retokenized import Retokenized as Retokenized
 from eventspec.drafters.texts import NgramDrafter as NgramDrafter
 from eventspec.drafters.texts import ReferenceDrafter as ReferenceDrafter

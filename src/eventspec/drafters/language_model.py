@@ -376,8 +376,12 @@ class LanguageDrafter(Drafter):
         visual, prefix = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
         began = trace.now()
-        where = (self.model, prompt, prefix, request, trace)
-        session = LanguageDraft(*where) if self.native is None else NativeDraft(self.native, *where)
+        session = self._draft(prompt, prefix, request, trace)
         self._drafts[id(request)] = session
         trace.span("prefill", "drafter", began)
         return session
+
+    def _draft(self, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> LanguageDraft | NativeDraft:
+        if self.native is not None:
+            return NativeDraft(self.native, self.model, prompt, prefix, request, trace)
+        return LanguageDraft(self.model, prompt, prefix, request, trace)

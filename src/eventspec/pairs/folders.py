@@ -55,7 +55,7 @@ def load_folders(
     loaded = load_folder(target, replace(how, drafter_device=None))
     drafting = load_folder(drafter, how.drafting) if drafter is not None and method in SEEING_EVENTS else None
     policy, opener = _policy(loaded, how), partial(load_folder, how=how.drafting)
-    parts = Parts.of(loaded, None if drafting is None else drafting.encoder, file)
+    parts = Parts.of(loaded, drafting, file)
     parts = replace(parts, policy=policy, notes=parts.notes + _precision(loaded, how), open_drafter=opener)
     if drafting is not None:
         lookahead = None if parts.prior is None else parts.prior.sure_of

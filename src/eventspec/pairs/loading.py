@@ -102,7 +102,8 @@ def _opened(file: PairFile, workers: Workers, notes: tuple[str, ...]) -> Pair:
             )
     frames, tokens = target_encoder(target, vocabulary.encode), TokenSpace(vocabulary, EOS)
     loaded = VisionLanguage.of("Video-LLaVA", frames, tokens, "frames", notes)
-    parts = Parts.of(loaded, drafter_encoder(drafter, vocabulary.encode), file)
+    events = VisionLanguage.of("EventGPT", drafter_encoder(drafter, vocabulary.encode), tokens, "events")
+    parts = Parts.of(loaded, events, file)
     assert parts.prior is not None  # a file of ours lists one
     drafting = drafter_encoder(in_reduced_precision(drafter), vocabulary.encode)
     parts = replace(

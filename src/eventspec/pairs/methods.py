@@ -18,6 +18,7 @@ from eventspec.drafters import (
     NgramDrafter,
     PriorDrafter,
     ReferenceDrafter,
+    RespelledDrafter,
     ReusedDrafter,
 )
 from eventspec.drafters.heads import Drafting, load_head
@@ -197,8 +198,12 @@ def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
     adapters = parts.adapters
     if adapters is None or (which := name or adapters.usual("features")) is None:
         return None
-    lookahead = None if parts.prior is None else parts.prior.sure_of
-    drafter = LanguageDrafter(EVENT_EAGLE, adapters.events, parts.tokens.eos_id, None, lookahead, adapters.scored(which))
+    drafter: Drafter
+    if adapters.other_ids is not None:
+        drafter = RespelledDrafter(EVENT_EAGLE, adapters.events, parts.tokens, adapters.other_ids, adapters.scored(which))
+    else:
+        lookahead = None if parts.prior is None else parts.prior.sure_of
+        drafter = LanguageDrafter(EVENT_EAGLE, adapters.events, parts.tokens.eos_id, None, lookahead, adapters.scored(which))
     return drafted_by_events(parts, drafter, None if name is None else f"drafter: the event drafter through adapter {name}")
 
 

@@ -12,7 +12,7 @@ from eventspec.engine import DraftPolicy
 from eventspec.models.folder import load_folder
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.loading import VisionLanguage
-from eventspec.models.prompt import EventEncoder, FrameEncoder, PromptEncoder, TextIds
+from eventspec.models.prompt import EventEncoder, FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.names import EVENT_METHOD
@@ -52,21 +52,23 @@ class Parts:
     """The method whose drafter sees events in method hybrid."""
 
     @classmethod
-    def of(cls, target: VisionLanguage, events: PromptEncoder | None, file: PairFile | None) -> Parts:
-        """A target, what a pair's file lists beside it, and an event model's prompts, whose tower adapters read."""
+    def of(cls, target: VisionLanguage, drafting: VisionLanguage | None, file: PairFile | None) -> Parts:
+        """A target, what a pair's file lists beside it, and an event model, which adapters read."""
         parts, frames = cls(target.target, target.tokens, target.modality, notes=target.notes), target.encoder
+        events = None if drafting is None else drafting.encoder
         if file is None:
             return parts
         prior, mixture = (file.place(name) if name in file.files else None for name in ("prior", "mixture"))
         ours = frames if isinstance(frames, FrameEncoder) and frames.vision is not None else None
         theirs = events if isinstance(events, EventEncoder) and events.vision is not None else None
+        other_ids = None if drafting is None or drafting.tokens.means(target.tokens) else drafting.tokens
         return replace(
             parts,
             prior=None if prior is None else TextPrior.load(prior),
             heads=file.places("heads"),
             drafters=file.places("drafters"),
             packers=None if ours is None else Packers(ours, file.places("packers")),
-            adapters=None if theirs is None or ours is None else Adapters(theirs, ours, file.places("adapters")),
+            adapters=None if theirs is None or ours is None else Adapters(theirs, ours, file.places("adapters"), other_ids),
             mixture=Mixture.load(mixture) if mixture is not None and mixture.is_file() else Mixture(),
         )
 

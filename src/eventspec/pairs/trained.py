@@ -27,6 +27,7 @@ from eventspec.models.prompt import EventEncoder, FrameEncoder
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.names import folder_named
+from eventspec.text import TokenSpace
 
 ACCEPTANCE = "acceptance.json"
 """In an adapter's folder: its calibrated acceptance predictor."""
@@ -36,11 +37,13 @@ Whole = TypeVar("Whole", EventGpt, VideoLlava)
 
 @dataclass(frozen=True)
 class Adapters:
-    """The adapters of a pair by name, between the event model whose tower they read and the target that they write for."""
+    """The adapters of a pair by name, between the event model whose tower they read and the target that they write for.
+    `other_ids`: the event model's, where they are not the target's."""
 
     events: EventEncoder
     frames: FrameEncoder
     folders: Mapping[str, Path]
+    other_ids: TokenSpace | None = None
 
     @property
     def drafter(self) -> EventGpt:

@@ -18,7 +18,7 @@ import numpy as np
 
 from eventspec.core import BadInput, Sampling
 from eventspec.files import parsed
-from eventspec.text.vocabulary import Vocabulary
+from eventspec.text.vocabulary import Vocabulary, first_difference
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class TokenSpace:
     extra_eos_ids: tuple[int, ...] = ()
     banned_ids: tuple[int, ...] = ()
     usual: Sampling = field(default_factory=Sampling)
+
+    def means(self, other: TokenSpace) -> bool:
+        """Whether every id that `other` may say means the same here."""
+        alike = first_difference(self.vocabulary, other.vocabulary) is None and self.eos_id == other.eos_id
+        return alike and self.vocabulary.text_size >= other.vocabulary.text_size
 
     def settings(self, whole: Sampling | None, given: Mapping[str, Any]) -> Sampling:
         """A request's settings: the `given` ones, the others as `whole` has them, or without it as is usual here."""

@@ -27,7 +27,7 @@ from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions as scene_questions
 from eventspec.scenes.writer import as_recording
-from eventspec.text import TokenSpace, Vocabulary, first_difference
+from eventspec.text import TokenSpace, Vocabulary
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
 from eventspec.train.loop import Report
@@ -188,8 +188,7 @@ def _certain(answer: Sequence[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[An
 def _respelled(spaces: tuple[TokenSpace, TokenSpace]) -> Callable[[Sequence[int]], list[int]] | None:
     """A target's answer in the event model's ids; None where both have the same."""
     ours, theirs = spaces
-    alike = first_difference(theirs.vocabulary, ours.vocabulary) is None and ours.eos_id == theirs.eos_id
-    if alike and theirs.vocabulary.text_size >= ours.vocabulary.text_size:
+    if theirs.means(ours):
         return None
 
     def respelled(answer: Sequence[int]) -> list[int]:

@@ -1,0 +1,87 @@
+"""A language model with another tokenizer than the target's, whose features name the target's tokens all the same: it reads the
+answer so far in its own ids, and what it computes after the last of them goes through an adapter into the target's own head.
+So it drafts in the target's ids, token by token; each new token may change how the end of the text is encoded, and what no
+longer agrees is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from torch import Tensor
+
+from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, Trace, Verdict
+from eventspec.drafters.language_model import DraftModel, LanguageDrafter, ModelReading, Scored
+from eventspec.models.prompt import Prompt, PromptEncoder
+from eventspec.models.session import Prefix
+from eventspec.text import TokenSpace
+
+_STRETCH = 4
+"""Its own tokens for one of the target's, on the long run: room in its cache, nothing else."""
+_MOST = 16
+"""Tokens of a draft: a step of it costs a forward, and no level is wider."""
+
+
+class RespelledDraft(ModelReading, DraftSession):
+    """`outs`: what the model gave for the last row of the prompt and after each of `own`, its tokens that are read, [1, D] each,
+    with the rows that were read there."""
+
+    def __init__(
+        self, spaces: tuple[TokenSpace, TokenSpace], model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
+    ) -> None:
+        super().__init__(model, prompt, prefix, request, trace, _STRETCH * request.sampling.max_new_tokens + 32)
+        self.ours, self.theirs = spaces
+        self.own = list[int]()
+        self.outs: list[tuple[Tensor, Tensor]] = [(self.hidden, prompt.rows[-1:])]
+
+    def propose(self, budget: Budget) -> Proposal:
+        """A chain of the likeliest tokens; a first one always."""
+        chain, share = list[int](), 1.0
+        while len(chain) < min(_MOST, budget.max_depth, budget.max_nodes) and not (chain and budget.until()):
+            found = self._after([*self.answer, *chain])
+            if found is None:
+                break
+            token, likely = found
+            share *= likely
+            if not share >= budget.min_path_prob:  # NaN too
+                break
+            chain.append(token)
+            if budget.show is not None:
+                budget.show(chain)
+            if token == self.model.eos_id:
+                break
+        return Proposal.chain(chain, self.model.name)
+
+    def observe(self, verdict: Verdict, scores: Scores) -> None:
+        self.answer += verdict.tokens.tolist()
+
+    def _after(self, answer: Sequence[int]) -> tuple[int, float] | None:
+        """The likeliest token of the target after an answer in its ids, and its share; None beyond the model's context."""
+        wanted = self.theirs.vocabulary.respell(self.ours.vocabulary.spell(answer))
+        if self.base + len(wanted) > self.context:
+            return None
+        kept = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(self.own, wanted, strict=False)))
+        if kept < len(wanted):
+            self.cache.length = self.base + kept
+            read = self.embedded(wanted[kept:])
+            hidden = self.forward(read)
+            self.cache.keep(len(read), [])
+            self.own[kept:] = wanted[kept:]
+            self.outs[kept + 1 :] = zip(hidden.split(1), read.split(1), strict=True)
+        assert self.model.scored is not None  # the drafter has it
+        began = self.trace.now()
+        best = self.model.scored(*self.outs[len(wanted)])[0, : self.model.limit].float().softmax(-1).max(-1)
+        self.trace.forward("drafter", self.trace.now() - began)
+        return int(best.indices), float(best.values)
+
+
+class RespelledDrafter(LanguageDrafter):
+    """As `LanguageDrafter` with `scored` tokens of the target, whose ids `ours` are others than the model's own, `theirs`."""
+
+    def __init__(self, name: str, encoder: PromptEncoder, ours: TokenSpace, theirs: TokenSpace, scored: Scored) -> None:
+        super().__init__(name, encoder, ours.eos_id, ours.vocabulary.text_size, scored=scored)
+        self.spaces = ours, theirs
+
+    def _draft(self, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> RespelledDraft:
+        return RespelledDraft(self.spaces, self.model, prompt, prefix, request, trace)
