@@ -213,6 +213,10 @@ def test_what_nobody_calibrated_is_refused(folder: Path, recording: Recording) -
             pair.with_risk(risk)
     with pytest.raises(BadInput, match=r"30 calibration recordings are too few for a risk of 0\.01: 99 are needed"):
         pair_of(folder, calibrated(0.0, 30), 0.01)
+    keep(calibrated(20.0, 3), folder)
+    asked = load_pair("nano", "one", fit=False).with_adapter(str(folder))
+    assert asked.method("skip-encode").notes[-1].endswith("19 are needed at least; the target is always asked")
+    assert generate(asked, recording, QUESTION, "skip-encode").token_ids == generate(asked, recording, QUESTION).token_ids
     never = pair_of(folder, Calibrated(calibrated(0.0).predictor, np.ones(400), np.ones(400, bool), np.arange(400), 9.0))
     assert "no answer is sure enough" in never.method("skip-encode").notes[-1]
     (folder / ACCEPTANCE).unlink()

@@ -193,14 +193,14 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"phase": "acceptance", "adapters": figures}) + "\n")
     adapters = dict(training.each())
-    folder = recipe.export(NANO, adapters, (training.drafter.model, training.target), tmp_path, log)
+    folder = recipe.export(PairFile.read(NANO), adapters, (training.drafter.model, training.target), tmp_path, log)
     made = tomllib.loads((folder / "pair.toml").read_text())
     shipped = PairFile.read(NANO).tables["adapters"]
     assert list(made["adapters"]) == [*reversed(shipped), "fused", "causal", "linear"], "those that were there are kept"
     training = training_of(spoken, "features")
     adapters = {f"features-{name}": adapter for name, adapter in training.each()}
     log.write_text(json.dumps({"phase": "acceptance", "adapters": dict.fromkeys(adapters, figures["linear"])}) + "\n")
-    folder = recipe.export(folder, adapters, (training.drafter.model, training.target), tmp_path / "b", log)
+    folder = recipe.export(PairFile.read(folder), adapters, (training.drafter.model, training.target), tmp_path / "b", log)
     assert set(tomllib.loads((folder / "pair.toml").read_text())["adapters"]) == {
         "fused",
         "causal",
@@ -235,10 +235,11 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
     assert found.evidence > 5
     assert found.of == {"adapter": digest_of(tmp_path)}
     assert 0 < found.threshold(0.1) <= 1
-    why = recipe.save_calibrated(rows[:20], tmp_path / "few")
-    assert why is not None and "are too few to fit a predictor on: 40 are needed" in why
-    assert recipe.save_calibrated([], tmp_path / "few") is not None
-    assert not (tmp_path / "few").exists()
+    for few, says in ((rows[:20], "are too few to fit a predictor on: 40 are needed"), ([], "of an odd number ended")):
+        why = recipe.save_calibrated(few, tmp_path)
+        assert why is not None and says in why
+        kept = Calibrated.load(tmp_path / ACCEPTANCE)
+        assert kept.few(0.5) == "0 calibration recordings are too few for a risk of 0.5: 1 are needed at least"
 
 
 def test_unknown_kinds_and_phases_are_refused() -> None:

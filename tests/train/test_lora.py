@@ -19,6 +19,7 @@ from eventspec.events.representations import red_blue_classes
 from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import bundled, load_pair
+from eventspec.pairs.pair_file import PairFile
 from eventspec.recordings import Recording
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
@@ -100,7 +101,7 @@ def test_without_a_step_the_drafter_is_the_one_it_was(spoken: Any) -> None:
 
 def test_the_written_pair_drafts_with_it_and_answers_the_same(spoken: Any, tmp_path: Path) -> None:
     about = {"before": {}, "calibration": {}, "rank": 4}
-    folder = recipe.export(NANO, training_of(spoken).merged(), about, tmp_path)
+    folder = recipe.export(PairFile.read(NANO), training_of(spoken).merged(), about, tmp_path)
     assert tomllib.loads((folder / "pair.toml").read_text())["drafters"][recipe.NAME] == recipe.FOLDER
     assert json.loads((folder / recipe.FOLDER / recipe.FIGURES).read_text())["rank"] == 4
     recording, question = Recording.open("example:street"), "What is ahead?"
@@ -110,7 +111,7 @@ def test_the_written_pair_drafts_with_it_and_answers_the_same(spoken: Any, tmp_p
         drafted = generate(pair, recording, question, "cross-modal")
     assert drafted.token_ids == plain.token_ids
     assert any("ids are shared" in note for note in drafted.trace.notes)
-    again = recipe.export(folder, load_eventgpt(NANO / "drafter"), about, tmp_path / "again")
+    again = recipe.export(PairFile.read(folder), load_eventgpt(NANO / "drafter"), about, tmp_path / "again")
     assert list(tomllib.loads((again / "pair.toml").read_text())["drafters"]).count(recipe.NAME) == 1
 
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from eventspec.compress import Packer, PackerConfig
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.pairs import bundled, load_pair
+from eventspec.pairs.pair_file import PairFile
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.train import frozen
@@ -104,7 +105,7 @@ def test_a_written_pair_lists_its_packers_beside_its_heads(tmp_path: Path) -> No
     for scale in (2, 4):
         packer = Packer(PackerConfig.of(target.config, scale), target.config)
         packer.begin_as(target)
-        folder = recipe.export(folder, packer, target, tmp_path / str(scale), figures)
+        folder = recipe.export(PairFile.read(folder), packer, target, tmp_path / str(scale), figures)
     made, old = (tomllib.loads((at / "pair.toml").read_text()) for at in (folder, NANO))
     assert made.pop("packers") == {"2": "packers/2", "4": "packers/4"}
     old.pop("packers", None)

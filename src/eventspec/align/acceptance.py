@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from eventspec.core import BadCheckpoint, BadInput
-from eventspec.errors import check_risk
+from eventspec.errors import check_risk, several
 from eventspec.files import parsed, write_text
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -109,6 +109,19 @@ class Calibrated:
     recordings: np.ndarray[Any, np.dtype[np.int64]]
     evidence: float
     of: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_nothing(cls, names: Sequence[str], of: Mapping[str, str]) -> Calibrated:
+        """What is known where there was too little to calibrate on: no answer is ever sure enough."""
+        zero, none = (0.0,) * len(names), np.zeros(0)
+        predictor = Predictor(tuple(names), zero, (1.0,) * len(names), zero, 0.0)
+        return cls(predictor, none, none.astype(bool), none.astype(np.int64), -math.inf, of)
+
+    def few(self, risk: float) -> str | None:
+        """In words, where the recordings are too few for a risk; else None. BadInput for a risk outside (0, 1)."""
+        found, least = len(np.unique(self.recordings)), needed(risk)
+        few = f"{several(found, 'calibration recording')} are too few for a risk of {risk:g}: {least} are needed at least"
+        return few if found < least else None
 
     def threshold(self, risk: float) -> float:
         """As `threshold`, of these answers; infinite unless the predictor separates right ones from wrong ones both where it

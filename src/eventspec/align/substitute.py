@@ -38,7 +38,6 @@ from eventspec.engine.decoding import Asking, Decoding
 from eventspec.engine.drafts import Drafts
 from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
-from eventspec.errors import check_risk
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Frames
 from eventspec.models.session import LanguageTarget
@@ -106,14 +105,14 @@ class Substitute:
 
 
 class SubstitutedTarget(Target):
-    """`target`, asked only where the answer from events is not sure enough for `risk`. `adapter` is the name of what maps the
-    events."""
+    """`target`, asked only where the answer from events is not sure enough for `risk`; always, where the calibration is of too
+    few recordings for that. `adapter` is the name of what maps the events."""
 
     lossless = False
 
     def __init__(self, target: Target, substitute: Substitute, calibrated: Calibrated, risk: float, adapter: str) -> None:
         self.target, self.substitute, self.calibrated, self.adapter = target, substitute, calibrated, adapter
-        self.risk, self.threshold = check_risk(risk), calibrated.threshold(risk)
+        self.risk, self.threshold = risk, math.inf if calibrated.few(risk) else calibrated.threshold(risk)
         self.workers = Workers("two")  # answers from events beside an encoding of the frames
         self._answers: WeakKeyDictionary[Media, dict[str, Drafted]] = WeakKeyDictionary()
         self._sure: dict[str, tuple[float, float]] = {}

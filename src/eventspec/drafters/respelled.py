@@ -12,7 +12,7 @@ from itertools import takewhile
 from torch import Tensor
 
 from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, Trace, Verdict
-from eventspec.drafters.language_model import DraftModel, LanguageDrafter, ModelReading, Scored
+from eventspec.drafters.language_model import LanguageDrafter, ModelReading, Scored
 from eventspec.models.prompt import Prompt, PromptEncoder
 from eventspec.models.session import Prefix
 from eventspec.text import TokenSpace
@@ -24,14 +24,13 @@ _MOST = 16
 
 
 class RespelledDraft(ModelReading, DraftSession):
-    """`outs`: what the model gave for the last row of the prompt and after each of `own`, its tokens that are read, [1, D] each,
-    with the rows that were read there."""
+    """own: the model's tokens that it has read. outs: what it gave for the last row of the prompt and after each of them,
+    [1, D], with the row that was read there."""
 
-    def __init__(
-        self, spaces: tuple[TokenSpace, TokenSpace], model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
-    ) -> None:
-        super().__init__(model, prompt, prefix, request, trace, _STRETCH * request.sampling.max_new_tokens + 32)
-        self.ours, self.theirs = spaces
+    def __init__(self, drafter: RespelledDrafter, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
+        spare = _STRETCH * request.sampling.max_new_tokens + 32
+        super().__init__(drafter.model, prompt, prefix, request, trace, spare)
+        self.ours, self.theirs = drafter.spaces
         self.own = list[int]()
         self.outs: list[tuple[Tensor, Tensor]] = [(self.hidden, prompt.rows[-1:])]
 
@@ -84,4 +83,4 @@ class RespelledDrafter(LanguageDrafter):
         self.spaces = ours, theirs
 
     def _draft(self, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> RespelledDraft:
-        return RespelledDraft(self.spaces, self.model, prompt, prefix, request, trace)
+        return RespelledDraft(self, prompt, prefix, request, trace)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from eventspec.align.acceptance import needed
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder
 from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling
@@ -227,17 +226,22 @@ def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None
         if name is None and risk is None:
             return None
         raise
-    if name is None and risk is None and (calibrated is None or len(set(calibrated.recordings)) < needed(allowed)):
+    if calibrated is None and name is None and risk is None:
         return None
     if calibrated is None:
         raise BadInput(f"adapter {which} was not calibrated: method {SKIP} does not know when to trust it")
+    few = calibrated.few(allowed)
+    if few is not None and risk is not None:
+        raise BadInput(few)
     target = SubstitutedTarget(parts.target, substitute_of(parts, which), calibrated, allowed, which)
     lossy = (
         f"lossy, by adapter {which}: of answers about recordings like those of its calibration, {allowed:.3g} at most are not "
         "the target's on average; for other recordings nothing is known"
     )
     notes = (*parts.notes, lossy)
-    if target.threshold > 1:
+    if few is not None:
+        notes = (*notes, f"{few}; the target is always asked")
+    elif target.threshold > 1:
         notes = (*notes, f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked")
     made = skipping(replace(autoregressive(parts), policy=replace(parts.policy, max_nodes=24)), target)
     return replace(made, drafter_needs="events", notes=notes)

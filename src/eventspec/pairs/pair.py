@@ -201,15 +201,19 @@ class Pair:
             calibrated = adapters.calibrated(adapter)
         if calibrated is None and method != SKIP:
             return own
-        return own.with_risk(self._skipping.risk if self._skipping else USUAL_RISK, adapter)
+        # A risk that nobody asked for refuses no adapter: it asks the target where it was calibrated on too little.
+        asked = self._skipping.risk if self._skipping and self._skipping.risk != USUAL_RISK else None
+        return own._skipping_by(adapter, asked)
 
     def with_risk(self, risk: float, adapter: str | None = None) -> Pair:
         """With another risk for method skip-encode: the share of all answers that may differ from the target's, in (0, 1), on
         average over calibrations. BadInput for another number, for a calibration that is too small for it, and for a pair
         without a calibrated adapter."""
         check_risk(risk)
-        which = adapter or (self._skipping.adapter if self._skipping else None)
-        if (made := skip_encode(self.parts, which, risk)) is None:
+        return self._skipping_by(adapter or (self._skipping.adapter if self._skipping else None), risk)
+
+    def _skipping_by(self, adapter: str | None, risk: float | None) -> Pair:
+        if (made := skip_encode(self.parts, adapter, risk)) is None:
             raise BadInput(f"pair {self.name} has no adapter that was calibrated: method {SKIP} cannot keep a risk")
         return self.with_method(SKIP, made)
 

@@ -211,19 +211,20 @@ def calibrate(pair: Path, name: str, judged: Told, report: Report) -> None:
 
 
 def save_calibrated(rows: Sequence[JudgedAnswer], folder: Path) -> str | None:
-    """Fit on the recordings of even numbers, and keep what that predicts for the others; what is lacking where there are too
-    few."""
+    """Fit on the recordings of even numbers, and keep what that predicts for the others. Where there are too few, what is
+    lacking; what is kept then never trusts an answer."""
     learned, judged = ([row for row in rows if row[0] % 2 == half] for half in (0, 1))
-    if not judged:
-        return "no answer from events about a recording of an odd number ended"
+    of = {"adapter": digest_of(folder)}
     numbers, features, right = zip(*learned, strict=True) if learned else ((), (), ())
     try:
+        if not judged:
+            raise BadInput("no answer from events about a recording of an odd number ended")
         predictor = Predictor.fit(FEATURES, features, right)
     except BadInput as error:
+        Calibrated.of_nothing(FEATURES, of).save(folder / ACCEPTANCE)
         return str(error)
     evidence = evidence_of(FEATURES, features, right, numbers)
     probabilities = predictor.probabilities([row[1] for row in judged])
     wrong, recordings = np.array([not row[2] for row in judged]), np.array([row[0] for row in judged])
-    of = {"adapter": digest_of(folder)}
     Calibrated(predictor, probabilities, wrong, recordings, evidence, of).save(folder / ACCEPTANCE)
     return None
