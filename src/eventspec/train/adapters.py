@@ -35,9 +35,9 @@ from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, note_run, rounded, run_stage
-from eventspec.train.material import Given, Told, every_question, material_of
+from eventspec.train.material import Told, every_question, material_of
 from eventspec.train.models import initialise
-from eventspec.train.names import PHASES, check_phases
+from eventspec.train.names import PHASES, Given, check_phases
 from eventspec.train.processes import ALONE, Processes
 
 JudgedAnswer = tuple[int, tuple[float, ...], bool]

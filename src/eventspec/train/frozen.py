@@ -118,10 +118,17 @@ class FrozenDrafter:
         self.model, self.before = model.train().requires_grad_(False), before
 
     def reads(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Packed]:
-        """What its language model gives [B, R, D] at the rows of packed branches, as it reads them."""
-        device = self.model.language.embed.weight.device
-        visual = self.model.encode(clips.pictures(index).to(device))
-        return read_branches(self.model.language, self.before, visual, as_read(branches))
+        """As `event_reads`."""
+        return event_reads(self.model, self.before, clips, index, branches)
+
+
+def event_reads(
+    model: EventGpt, before: list[int], clips: PixelSource, index: Index, branches: Branches
+) -> tuple[Tensor, Packed]:
+    """What an event model's language model gives [B, R, D] at the rows of packed branches, as it reads them, after the ids
+    `before` and its event rows."""
+    visual = model.encode(clips.pictures(index).to(model.language.embed.weight.device))
+    return read_branches(model.language, before, visual, as_read(branches))
 
 
 def as_read(branches: Branches) -> Branches:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -160,8 +161,15 @@ def take_over(head: Head, earlier: Head, fresh: tuple[str, ...] = ()) -> None:
     head.load_state_dict({**own, **{name: tensor for name, tensor in fit.items() if not name.startswith(fresh)}})
 
 
-def export(file: PairFile, heads: Mapping[str, Head], rates: Mapping[str, Rates], target: LanguageEnds, out: Path) -> Path:
-    """The pair with the heads in it; heads it had under other names stay."""
+def export(
+    file: PairFile,
+    heads: Mapping[str, Head],
+    rates: Mapping[str, Rates],
+    target: LanguageEnds,
+    out: Path,
+    about: Mapping[str, Any] = MappingProxyType({}),
+) -> Path:
+    """The pair with the heads in it, and what is known `about` their training; heads it had under other names stay."""
     with changed_pair(file, out) as made:
         save_all(heads, rates, made.folder / "heads", target)
         listed = {**made.tables["heads"], **{name: f"heads/{name}" for name in heads}}
@@ -169,7 +177,7 @@ def export(file: PairFile, heads: Mapping[str, Head], rates: Mapping[str, Rates]
         calibration, known = last_row(out / "calibration.jsonl"), made.folder / "heads.json"
         earlier = read_json(known)["calibration"]["tau"] if known.exists() else {}
         calibration["tau"] = {**earlier, **calibration["tau"]}
-        write_text(known, json.dumps({"calibration": calibration, "torch": torch.__version__}) + "\n")
+        write_text(known, json.dumps({"calibration": calibration, **about, "torch": torch.__version__}) + "\n")
     return out / "pair"
 
 

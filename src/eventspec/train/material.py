@@ -4,6 +4,7 @@ pair of ours, a user's own recordings for a pair of checkpoints."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +20,7 @@ from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.models.prompt import EventEncoder, FrameEncoder
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
-from eventspec.pairs import load_pair
+from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import whole
@@ -31,6 +32,7 @@ from eventspec.text import TokenSpace, Vocabulary
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
 from eventspec.train.loop import Report
+from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.recorded import Recorded
 from eventspec.train.workspace import Answers, Example, apart, target_answers
@@ -50,16 +52,6 @@ class Told:
     source: PixelSource
     answers: dict[int, list[Branch]]
     asked: Asked
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a training of a user's pair is given: a qa.jsonl, the folder of what the target said, which trainings share, and how
-    long its answers may be."""
-
-    questions: Path
-    work: Path
-    longest: int = 96
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ def material_of(
         raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
     if file.load is None:
         raise BadInput(f"pair {file.name} learns from rendered clips: leave --questions out")
-    return _of_questions(file, preset, given, report, processes, begin)
+    return material_of_questions(file, preset, given, report, processes, begin)
 
 
 def _asked_of_street(split: str, clips: PixelSource) -> Asked:
@@ -125,27 +117,50 @@ def _asked_of_street(split: str, clips: PixelSource) -> Asked:
     return asked
 
 
-def _of_questions(
-    file: PairFile, preset: TrainingPreset, given: Given, report: Report, processes: Processes, begin: Begin
+def material_of_questions(
+    file: PairFile,
+    preset: TrainingPreset,
+    given: Given,
+    report: Report,
+    processes: Processes = ALONE,
+    begin: Begin = lambda target, drafter: None,
 ) -> Material:
-    asked = read_questions(given.questions, ASKED * (preset.answered + preset.held_out))
-    file.check_models()
+    """As `material_of`, of a pair of checkpoints, with the drafter that `file` names."""
     drafting = _event_model(file)
     events = None if drafting is None else drafting.encoder
     assert events is None or isinstance(events, EventEncoder)  # EventGPT's are
     drafter = None if events is None else whole(events, EventGpt)
-    with load_pair(file.folder, "one", fit=False, method=BASELINE) as pair:
-        frames, tokens = pair.parts.frame_encoder, pair.tokens
-        target = whole(frames, VideoLlava)
+
+    def checked(pair: Pair) -> None:
         with processes.first_ahead():
-            begin(target, drafter)
-        answers = Answers(given.work, fingerprint(target.language), given.longest, processes.rank)
-        examples = target_answers(pair, given.questions, asked, answers, report, processes)
+            begin(whole(pair.parts.frame_encoder, VideoLlava), drafter)
+
+    with answers_of_target(file, preset, given, report, processes, checked) as (pair, examples):
+        frames, tokens = pair.parts.frame_encoder, pair.tokens
+    target = whole(frames, VideoLlava)
     spaces = () if drafting is None else (tokens, drafting.tokens)
     learned, judged = (_told(part, given.work, frames, events, spaces) for part in apart(examples))
-    text = asked[0].question
+    text = examples[0].question.question
     before, known = frames.text(text)[0], [] if events is None else events.text(text)[0]
     return Material(file, target, before, learned, judged, drafter, known)
+
+
+@contextmanager
+def answers_of_target(
+    file: PairFile,
+    preset: TrainingPreset,
+    given: Given,
+    report: Report,
+    processes: Processes = ALONE,
+    begin: Callable[[Pair], None] = lambda pair: None,
+) -> Iterator[tuple[Pair, list[Example]]]:
+    """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given; `begin`
+    is told the pair before hours are spent on that."""
+    asked = read_questions(given.questions, given.most or ASKED * (preset.answered + preset.held_out))
+    with load_pair(file.folder, "one", fit=False, method=BASELINE) as pair:
+        begin(pair)
+        answers = Answers(given.work, fingerprint(pair.parts.ends), given.longest, processes.rank)
+        yield pair, target_answers(pair, given.questions, asked, answers, report, processes)
 
 
 def _event_model(file: PairFile) -> VisionLanguage | None:
@@ -166,19 +181,29 @@ def _told(
     source = Recorded(work / "pixels", [example.question for example in examples], frames, events)
     answers, texts = dict[int, list[Branch]](), dict[int, list[str]]()
     again = _respelled(spaces) if spaces else None
+    rows = 0 if events is None else events.language.config.vocab_size
     for example in examples:
+        if events is not None and again is None and max(example.answer) >= rows:
+            continue  # it holds a row of the target that the event model does not have
         number, text = source.number[example.question.seen], example.question.question
         own, read = None, None
         if events is not None:
             answer = list(example.answer) if again is None else again(example.answer)
             # Of other ids the likeliest ones are not known: what was said is certain.
-            tops = (example.top_ids, example.top_logs) if again is None else _certain(answer)
+            tops = _known(example, rows) if again is None else _certain(answer)
             own = Branch(events.text(text)[1], answer, *tops)
             read = None if again is None else same_beginnings(*(space.vocabulary for space in spaces), example.answer, answer)
         made = Branch(frames.text(text)[1], list(example.answer), example.top_ids, example.top_logs, own, read)
         answers.setdefault(number, []).append(made)
         texts.setdefault(number, []).append(text)
     return Told(source, answers, lambda number: (source.media(number), texts[number]))
+
+
+def _known(example: Example, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The likeliest tokens of a target that has more rows than tokens: those without one count nothing."""
+    assert example.top_ids is not None and example.top_logs is not None  # a workspace has them
+    there = example.top_ids < rows
+    return np.where(there, example.top_ids, 0), np.where(there, example.top_logs, -np.inf).astype(np.float32)
 
 
 def _certain(answer: Sequence[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

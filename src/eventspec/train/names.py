@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
@@ -35,6 +36,17 @@ ALLOCATOR = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "OMP_NUM_THREADS": "1",
 }
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a training of a user's pair is given: a qa.jsonl, the folder of what the target said, which trainings share, how
+    long its answers may be, and how many questions are taken at most (None: as many as the preset learns from)."""
+
+    questions: Path
+    work: Path
+    longest: int = 96
+    most: int | None = None
 
 
 def check_kinds(kinds: Iterable[str], output: str) -> list[str]:

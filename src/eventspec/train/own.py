@@ -25,12 +25,16 @@ from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
-from eventspec.pairs import Pair, load_folders
+from eventspec.pairs import Pair, load_folders, load_pair
+from eventspec.pairs.names import BASELINE
+from eventspec.pairs.pair_file import PairFile
 from eventspec.recordings.qa import Ends, Question, read_questions
 from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
-from eventspec.train.heads import PRESETS, checked, learn, new_heads, save_all
+from eventspec.train.heads import PRESETS, checked, export, learn, new_heads, save_all
 from eventspec.train.loop import Report, last_row, note_run, same_run
+from eventspec.train.names import Given
+from eventspec.train.processes import ALONE, Processes
 from eventspec.train.workspace import Answers, Example, apart, target_answers
 
 KEPT = 1 << 29
@@ -38,25 +42,26 @@ KEPT = 1 << 29
 
 
 def train(
-    target: Path,
-    questions: Path,
+    whose: Path | PairFile,
+    given: Given,
     preset_name: str,
     names: list[str],
     out: Path,
     report: Report,
     how: LoadOptions | None = None,
-    longest: int = 96,
+    processes: Processes = ALONE,
 ) -> Path:
-    """Train heads for the target in a checkpoint folder and write OUT/heads/NAME. It answers the questions of a qa.jsonl
-    itself, with up to `longest` tokens (OUT/answers.jsonl); heads learn from its pass over recordings and answers. Picks up
-    where a run was interrupted. BadInput and BadCheckpoint, one line each."""
-    preset, recipes = PRESETS[preset_name], checked(names)
-    asked = read_questions(questions, preset.answered)
-    pair = load_folders(target, method="autoregressive", how=how)
+    """Train heads for the target in a checkpoint folder, opened as `how` says, and write OUT/heads/NAME; or for that of a
+    pair of checkpoints, and write OUT/pair. It answers the questions itself; heads learn from its pass over recordings and
+    answers. Picks up where a run was interrupted, with any number of processes, which share the recordings out. BadInput and
+    BadCheckpoint, one line each."""
+    preset, recipes, file = PRESETS[preset_name], checked(names), whose if isinstance(whose, PairFile) else None
+    asked = read_questions(given.questions, given.most or preset.answered)
+    pair = _opened(whose, how)
     ends, text_ids = pair.parts.ends, pair.parts.text_ids
     for name in names:
         if recipes[name].own_targets_only and text_ids is None:
-            raise BadInput(f"head '{name}' is for targets of our own that see frames: leave it out for {target}")
+            raise BadInput(f"head '{name}' is for targets of our own that see frames: leave it out for {pair.name}")
     frame = frame_rows(pair, asked[0])
     # Whatever cannot be trained is refused here: the answers may take hours.
     tried = new_heads(names, TargetSizes(ends.config, (0, 1), frame)).values()
@@ -65,31 +70,43 @@ def train(
     with torch.no_grad():
         next(probe.batches(np.array([0]), taps, np.random.default_rng(0)))
     rows = json.dumps([[str(q.recording), q.question, *([q.window] if q.window else [])] for q in asked])
-    digest = hashlib.sha256(rows.encode()).hexdigest()[:16]
-    whose = fingerprint(ends)
-    what = {"target": whose, "max_new_tokens": longest, "preset": preset_name, "heads": names, "questions": digest}
-    same_run(out, what)
-    out.mkdir(parents=True, exist_ok=True)
-    answers = target_answers(pair, questions, asked, Answers(out, whose, longest), report)
-    note_run(out, what)  # not before: a question that was refused may be mended
+    digest, target = hashlib.sha256(rows.encode()).hexdigest()[:16], fingerprint(ends)
+    what = {"target": target, "max_new_tokens": given.longest, "preset": preset_name, "heads": names, "questions": digest}
+    with processes.first_ahead():
+        same_run(out, what)
+    answers = target_answers(
+        pair, given.questions, asked, Answers(given.work, target, given.longest, processes.rank), report, processes
+    )
+    with processes.first_ahead():
+        note_run(out, what)  # not before: a question that was refused may be mended
     learned, judged = apart(answers)
     used = tuple(sorted({token for example in learned for token in example.answer}))
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
+    torch.manual_seed(1 + processes.rank)
     sources = [RecordedBatches(pair.parts.target, ends, part, text_ids) for part in (learned, judged)]
-    stage = replace(preset.stage, batch=min(preset.stage.batch, len(learned)))
-    batches = shuffled(range(len(learned)), stage.batch, 400)
-    rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report)
-    save_all(heads, rates, out / "heads", ends)
+    stage = replace(preset.stage, batch=max(1, min(preset.stage.batch, len(learned) // processes.count)))
+    batches = shuffled(range(len(learned)), stage.batch, 400, processes=processes)
+    rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report, processes)
     about = {
-        "calibration": last_row(out / "calibration.jsonl"),
         "answers": len(answers),
         "too_short": len(asked) - len(answers),
         "judged": len(judged),
         "learned_from_judged": learned is judged,
-        "torch": torch.__version__,
     }
-    write_text(out / "heads/heads.json", json.dumps(about) + "\n")
-    return out / "heads"
+    if file is None:
+        save_all(heads, rates, out / "heads", ends)
+        figures = {"calibration": last_row(out / "calibration.jsonl"), **about, "torch": torch.__version__}
+        write_text(out / "heads/heads.json", json.dumps(figures) + "\n")
+        return out / "heads"
+    return export(file, heads, rates, ends, out, about) if processes.first else out / "pair"
+
+
+def _opened(whose: Path | PairFile, how: LoadOptions | None) -> Pair:
+    """With its target alone."""
+    if isinstance(whose, Path):
+        return load_folders(whose, method=BASELINE, how=how)
+    whose.check_models()
+    return load_pair(whose.folder, fit=False, method=BASELINE)
 
 
 def frame_rows(pair: Pair, question: Question) -> int:

@@ -25,7 +25,8 @@ from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, rounded, run_stage
-from eventspec.train.material import Given, material_of
+from eventspec.train.material import material_of
+from eventspec.train.names import Given
 from eventspec.train.models import initialise
 from eventspec.train.processes import ALONE
 
