@@ -241,7 +241,7 @@ def test_only_the_first_process_minds_a_folder_in_use(
         run(["train", "heads", "--out", str(tmp_path)])
 
 
-@pytest.mark.parametrize("what", ["embedded", "packer"])
+@pytest.mark.parametrize("what", ["embedded", "mixture"])
 def test_what_one_process_trains_is_not_trained_by_a_launcher(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,7 @@ class DraftModel:
     scored: Scored | None = None
 
 
-class ModelReading:
+class ModelReading(DraftSession):
     """A prompt that is read, as far as no question before shared it, in a cache with `spare` rows for drafts.
 
     hidden: the last layer's output of the last row that was read, [1, D]; base: rows of the cache that are committed; unread:
@@ -127,7 +127,7 @@ class ModelReading:
         return read[-wanted:], hidden
 
 
-class LanguageDraft(ModelReading, DraftSession):
+class LanguageDraft(ModelReading):
     """The drafter's tree, whose rows lie in the cache after what was committed."""
 
     def __init__(self, model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> None:
@@ -283,7 +283,7 @@ def native_model(model: DraftModel) -> NativeHead | None:
     return NativeHead.of(HeadWeights(layers, head, first.heads, first.eps, out_norm=norm))
 
 
-class NativeDraft(ModelReading, DraftSession):
+class NativeDraft(ModelReading):
     def __init__(
         self, native: NativeHead, model: DraftModel, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace
     ) -> None:
@@ -381,7 +381,7 @@ class LanguageDrafter(Drafter):
         trace.span("prefill", "drafter", began)
         return session
 
-    def _draft(self, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> LanguageDraft | NativeDraft:
+    def _draft(self, prompt: Prompt, prefix: Prefix, request: Request, trace: Trace) -> ModelReading:
         if self.native is not None:
             return NativeDraft(self.native, self.model, prompt, prefix, request, trace)
         return LanguageDraft(self.model, prompt, prefix, request, trace)

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from torch import Tensor
 
-from eventspec.core import Budget, DraftSession, Proposal, Request, Scores, Trace, Verdict
+from eventspec.core import Budget, Proposal, Request, Scores, Trace, Verdict
 from eventspec.drafters.language_model import LanguageDrafter, ModelReading, Scored
 from eventspec.models.prompt import Prompt, PromptEncoder
 from eventspec.models.session import Prefix
@@ -23,7 +23,7 @@ _MOST = 16
 """Tokens of a draft: a step of it costs a forward, and no level is wider."""
 
 
-class RespelledDraft(ModelReading, DraftSession):
+class RespelledDraft(ModelReading):
     """own: the model's tokens that it has read. outs: what it gave for the last row of the prompt and after each of them,
     [1, D], with the row that was read there."""
 

@@ -107,7 +107,8 @@ def train(
         judged_text = training.pairs(judged.source, judged.answers)
     training.to(processes.device)
     log = out / "calibration.jsonl"
-    learn(training, preset, chosen, (judged.source, judged_text), log, report, processes)
+    fitting = replace(preset, stage=material.fitting(preset.stage, processes))
+    learn(training, fitting, chosen, (judged.source, judged_text), log, report, processes)
     if not processes.first:
         return out / "pair"
     if isinstance(training, FreeRunning):

@@ -96,8 +96,8 @@ def train(
     preset_name: str,
     out: Path,
     report: Report,
-    given: Given | None = None,
     processes: Processes = ALONE,
+    given: Given | None = None,
 ) -> Path:
     """Train an event drafter for a pair of checkpoints, and write OUT/pair: the pair with it, as its drafter where it has none,
     else as `small` beside the others. Picks up where a run was interrupted, with any number of processes. BadInput for a pair
@@ -121,7 +121,7 @@ def train(
     training = DistilledTraining(frozen, model, material.drafter_before, *known).to(processes.device)
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / "drafter-calibration.jsonl")
     figures = {"before": calibration.note_first()} if processes.first else {}
-    stage = replace(preset.stage, batch=max(1, min(preset.stage.batch, len(learned.answers) // processes.count)))
+    stage = material.fitting(preset.stage, processes)
     batches = shuffled(sorted(learned.answers), stage.batch, 800, learned.source.folder, processes)
     run_stage(stage, training, batches, training.losses, out, report, processes=processes)
     if not processes.first:

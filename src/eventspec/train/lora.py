@@ -25,7 +25,7 @@ from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, Froz
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
 from eventspec.train.material import material_of
 from eventspec.train.names import Given
-from eventspec.train.processes import ALONE
+from eventspec.train.processes import ALONE, Processes
 
 NAME = "lora"
 """What a pair calls the drafter with the updates."""
@@ -92,10 +92,17 @@ class LowRankTraining(AnswerTraining):
 
 
 def train(
-    pair: str, preset_name: str, rank: int, out: Path, report: Report, workers: int = WORKERS, given: Given | None = None
+    pair: str,
+    preset_name: str,
+    rank: int,
+    out: Path,
+    report: Report,
+    workers: int = WORKERS,
+    processes: Processes = ALONE,
+    given: Given | None = None,
 ) -> Path:
     """Train low-rank updates of a pair's event drafter and write OUT/pair: the pair with the drafter that they make. Picks up
-    where a run was interrupted. BadInput without peft."""
+    where a run was interrupted, with any number of processes. BadInput without peft."""
     check_peft()
     check_rank(rank)
     preset = PRESETS[preset_name]
@@ -106,17 +113,20 @@ def train(
         between = {"target": fingerprint(target.language), "drafter": fingerprint(drafter)}
         note_run(out, {**between, "preset": preset_name, "rank": rank})
 
-    material = material_of(pair, preset, out, report, given, workers, begin=begin)
+    material = material_of(pair, preset, out, report, given, workers, processes, begin)
     target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
     torch.manual_seed(0)
     for model in (target, drafter):
-        model.to(ALONE.device)
+        model.to(processes.device)
     frozen, events = FrozenTarget(target, material.before), FrozenDrafter(drafter, material.drafter_before)
     training = LowRankTraining(frozen, events, rank, learned.source, learned.answers, preset.packed).to(frozen.device)
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / f"{NAME}-calibration.jsonl")
-    figures = {"before": calibration.note_first()}
-    batches = shuffled(sorted(learned.answers), preset.stage.batch, 700)
-    run_stage(preset.stage, training, batches, training.losses, out, report)
+    figures = {"before": calibration.note_first()} if processes.first else {}
+    stage = material.fitting(preset.stage, processes)
+    batches = shuffled(sorted(learned.answers), stage.batch, 700, learned.source.folder, processes)
+    run_stage(stage, training, batches, training.losses, out, report, processes=processes)
+    if not processes.first:
+        return out / "pair"
     figures["calibration"] = calibration.note({"step": -1})
     about = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
     size = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}

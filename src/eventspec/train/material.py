@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions as scene_questions
 from eventspec.scenes.writer import as_recording
-from eventspec.text import TokenSpace, Vocabulary
+from eventspec.text import TokenSpace
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
-from eventspec.train.loop import Report
+from eventspec.train.loop import Report, Stage
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.recorded import Recorded
@@ -66,6 +66,12 @@ class Material:
     judged: Told
     drafter: EventGpt | None = None
     drafter_before: list[int] = field(default_factory=list)
+
+    def fitting(self, stage: Stage, processes: Processes = ALONE) -> Stage:
+        """A stage whose batches a user's recordings suffice for; rendered clips always do."""
+        if self.file.load is None:
+            return stage
+        return replace(stage, batch=max(1, min(stage.batch, len(self.learned.answers) // processes.count)))
 
     @property
     def events(self) -> EventGpt:
@@ -192,7 +198,7 @@ def _told(
             # Of other ids the likeliest ones are not known: what was said is certain.
             tops = _known(example, rows) if again is None else _certain(answer)
             own = Branch(events.text(text)[1], answer, *tops)
-            read = None if again is None else same_beginnings(*(space.vocabulary for space in spaces), example.answer, answer)
+            read = None if again is None else same_beginnings(spaces, example.answer, answer)
         made = Branch(frames.text(text)[1], list(example.answer), example.top_ids, example.top_logs, own, read)
         answers.setdefault(number, []).append(made)
         texts.setdefault(number, []).append(text)
@@ -224,9 +230,14 @@ def _respelled(spaces: tuple[TokenSpace, TokenSpace]) -> Callable[[Sequence[int]
     return respelled
 
 
-def same_beginnings(ours: Vocabulary, theirs: Vocabulary, answer: Sequence[int], own: Sequence[int]) -> list[int]:
-    """As `Branch.read`, of an answer in the ids of `ours` and in those of `theirs`; where several spell the same (an end of
-    text spells nothing), the fewest."""
+def same_beginnings(
+    spaces: tuple[TokenSpace, TokenSpace] | tuple[()], answer: Sequence[int], own: Sequence[int]
+) -> list[int] | None:
+    """As `Branch.read`, of an answer in the ids of the target and in those of the event model; where several of its beginnings
+    spell the same (an end of text spells nothing), the fewest."""
+    if not spaces:
+        return None
+    ours, theirs = (space.vocabulary for space in spaces)
     ends, lengths = dict[int, int](), accumulate((len(theirs.spell([token])) for token in own), initial=0)
     for count, length in enumerate(lengths):
         ends.setdefault(length, count)

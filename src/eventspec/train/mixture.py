@@ -32,17 +32,21 @@ from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.names import BLIND, HYBRID
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Question
+from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
-from eventspec.train.loop import Report, changed_pair
+from eventspec.train.answers import TrainingPreset
+from eventspec.train.loop import Report, Stage, changed_pair
+from eventspec.train.names import Given
 
-PRESETS = {"cpu": 200, "smoke": 16}
-"""Clips of the calibration split, with two questions each."""
+PRESETS = {"cpu": 200, "smoke": 4}
+"""Clips of the calibration split, with two questions each; of given questions so many, where there are more."""
 MOST = 4
 """Times as many, where so few gave less than a fit needs."""
 ASKED = 2
+SIZES = {name: TrainingPreset(ASKED * clips, 0, Stage("rounds", 0, 0, 1, steps=1), 1) for name, clips in PRESETS.items()}
+"""As other recipes have them: questions, and nothing that is trained by steps."""
 AGAIN = 4
 """One question in so many is asked again, to measure rounds."""
 LEAST = 500
@@ -166,12 +170,15 @@ def street(clips: int) -> Iterator[tuple[Recording, str]]:
             yield as_recording(clip, f"clip {index}"), every[place].question
 
 
-def train(where: str, preset: str, out: Path, report: Report, questions: Sequence[Question] | None = None) -> Path:
-    """Fit the mixture of a pair and write OUT/pair: the pair with mixture.json, and mixture-report.json with reliability before
-    and after, by drafter, of every second question, which the reported fit did not see."""
+def train(where: str, preset: str, out: Path, report: Report, given: Given | None = None) -> Path:
+    """Fit the mixture of a pair on rendered clips, or on the questions that are given, and write OUT/pair: the pair with
+    mixture.json, and mixture-report.json with reliability before and after, by drafter, of every second question, which the
+    reported fit did not see."""
     folder = folder_of(where)
+    few = None if given is None or given.most is None else MOST * given.most
+    questions = None if given is None else read_questions(given.questions, few)
     pair = load_pair(folder, "two", fit=False).with_policy(**COSTS)  # a drafter beside the target writes on
-    count = len(questions) if questions is not None else ASKED * PRESETS[preset]
+    count = min(ASKED * PRESETS[preset], len(questions) if questions is not None else MOST * ASKED * PRESETS[preset])
 
     def asked() -> Iterator[tuple[Recording, str]]:
         if questions is None:

@@ -15,7 +15,8 @@ PRESETS = {
     "embedded": ("cpu", "cpu-tune", "gpu", "cpu-base", "smoke"),
     "heads": ("cpu", "cpu-tune", "gpu", "gpu-tune", "smoke"),
     "adapters": ("cpu", "gpu", "smoke"),
-    **dict.fromkeys(("packer", "mixture", "lora"), ("cpu", "smoke")),
+    "drafter": ("cpu", "gpu", "smoke"),
+    **dict.fromkeys(("packer", "mixture", "lora", "prior"), ("cpu", "smoke")),
 }
 """By recipe."""
 HEADS = (

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from eventspec.compress import Packer, PackerConfig
 from eventspec.files import write_text
+from eventspec.models.eventgpt import EventGpt
 from eventspec.models.video_llava import VideoLlava
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import save_packer
@@ -26,9 +27,9 @@ from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, rounded, run_stage
 from eventspec.train.material import material_of
-from eventspec.train.names import Given
 from eventspec.train.models import initialise
-from eventspec.train.processes import ALONE
+from eventspec.train.names import Given
+from eventspec.train.processes import ALONE, Processes
 
 PRESETS = {
     "cpu": TrainingPreset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
@@ -57,25 +58,40 @@ class PackerTraining(AnswerTraining):
 
 
 def train(
-    pair: str, preset_name: str, scale: int, out: Path, report: Report, workers: int = WORKERS, given: Given | None = None
+    pair: str,
+    preset_name: str,
+    scale: int,
+    out: Path,
+    report: Report,
+    workers: int = WORKERS,
+    processes: Processes = ALONE,
+    given: Given | None = None,
 ) -> Path:
-    """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted."""
+    """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted, with any
+    number of processes. BadInput for a scale that the target's grid does not have."""
     preset = PRESETS[preset_name]
-    material = material_of(pair, preset, out, report, given, workers)
+
+    def begin(target: VideoLlava, drafter: EventGpt | None) -> None:
+        PackerConfig.of(target.config, scale)
+
+    material = material_of(pair, preset, out, report, given, workers, processes, begin)
     target, learned, judged = material.target, material.learned, material.judged
     packer = Packer(PackerConfig.of(target.config, scale), target.config)
     torch.manual_seed(0)
     initialise(packer).begin_as(target)
-    target.to(ALONE.device)
+    torch.manual_seed(1 + processes.rank)
+    target.to(processes.device)
     frozen = FrozenTarget(target, material.before)
     training = PackerTraining(frozen, packer, learned.source, learned.answers, preset.packed).to(frozen.device)
-    stage = replace(preset.stage, name=f"packer-{scale}")
+    stage = replace(material.fitting(preset.stage, processes), name=f"packer-{scale}")
     calibration = Calibration(
         lambda: rounded(training.agreement(judged.source, judged.answers)), out / f"{stage.name}-calibration.jsonl", every=200
     )
-    before = calibration.note_first()
-    batches = shuffled(sorted(learned.answers), stage.batch, 500)
-    run_stage(stage, training, batches, training.losses, out, calibration.noting(report))
+    before = calibration.note_first() if processes.first else {}
+    batches = shuffled(sorted(learned.answers), stage.batch, 500, learned.source.folder, processes)
+    run_stage(stage, training, batches, training.losses, out, calibration.noting(report), processes=processes)
+    if not processes.first:
+        return out / "pair"
     figures = {"before": before, "calibration": calibration.note({"step": -1})}
     return export(material.file, packer, target.to("cpu").eval(), out, figures)
 

@@ -1,0 +1,180 @@
+"""Commands of ``eventspec train`` that teach models, or what stands between two: adapter, packer, lora, drafter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from eventspec.cli import options
+from eventspec.cli.help import App
+from eventspec.cli.learning import Learning, agreement
+from eventspec.errors import BadInput, check_known, several
+from eventspec.files import read_json
+from eventspec.train.names import PRESETS, Given, check_kinds, check_losses, check_phases
+
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="linear, bottleneck (the default), blocks, wide, attention, causal, cross, fused, or the control constant. "
+        "Repeatable."
+    ),
+]
+Written = Annotated[
+    str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
+]
+Phases = Annotated[
+    list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
+]
+FreeRunning = Annotated[
+    bool,
+    typer.Option(
+        "--free-running",
+        help="To features, from texts that the models make on their own, as earlier work did; nothing is kept but figures.",
+    ),
+]
+Losses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--loss", help="squared, cosine or contrast (InfoNCE, rows only): what counts in phase alignment; by default all."
+    ),
+]
+AdapterPreset = Annotated[
+    str, typer.Option(help="cpu (4 min for every kind, after a quarter of an hour of clips and answers), gpu or smoke.")
+]
+
+
+def adapter(
+    learning: Learning,
+    kind: Kinds = None,
+    output: Written = "rows",
+    phase: Phases = None,
+    loss: Losses = None,
+    free_running: FreeRunning = False,
+    preset: AdapterPreset = "cpu",
+) -> None:
+    """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
+    language model reads. Kinds attention, causal and constant write rows only.
+
+    On several GPUs, or processes, as `train heads`.
+    """
+    phases, kinds = check_phases(phase or [], free_running), check_kinds(kind or ["bottleneck"], output)
+    check_known("preset", [preset], PRESETS["adapters"])
+    if free_running and output != "features":
+        raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
+    losses = check_losses(loss or [], output, phases)
+    given = learning.begin()
+    from eventspec.train import adapters as recipe
+
+    written: Any = output
+    wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
+
+    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+        return recipe.train(learning.name, preset, wanted, folder, report, given=given, **how)
+
+    seconds = len(kinds) * sum(recipe.SHARES[phase] for phase in phases) * recipe.PRESETS[preset].stage.seconds
+    if learning.rehearsed(run, recipe.PRESETS, preset, given, seconds):
+        return
+    with learning.training([*phases, *(["calibrate"] if output == "rows" else [])]) as (processes, report):
+        folder = run(learning.out, report, given, preset, processes=processes)
+    if not processes.first:
+        return
+    figures = read_json(folder / recipe.FIGURES)
+    made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
+    if not learning.as_json:
+        failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
+        options.print_notes(f"{name}: method skip-encode asks the target always ({why})" for name, why in failed.items())
+    lines = [
+        f"{name:<19} {own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer, "
+        f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole"
+        for name, own in made.items()
+    ]
+    method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
+    use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
+    if free_running:
+        use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
+    options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
+
+
+def packer(
+    learning: Learning,
+    scale: Annotated[int, typer.Option(min=2, help="Patches a side that become one row: 2 leaves a quarter of the rows.")] = 2,
+    preset: Annotated[str, typer.Option(help="cpu (12 min, after half an hour of clips and answers) or smoke.")] = "cpu",
+) -> None:
+    """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
+    check_known("preset", [preset], PRESETS["packer"])
+    given = learning.begin()
+    from eventspec.train import packer as recipe
+
+    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+        return recipe.train(learning.name, preset, scale, folder, report, given=given, **how)
+
+    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+        return
+    with learning.training([f"packer-{scale}"]) as (processes, report):
+        folder = run(learning.out, report, given, preset, processes=processes)
+    if processes.first:
+        figures = read_json(folder / f"packers/{scale}/provenance.json")
+        use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
+        options.print_found({"folder": str(folder), **figures}, learning.as_json, *agreement(figures), use)
+
+
+def lora(
+    learning: Learning,
+    rank: Annotated[int, typer.Option(min=1, max=1024, help="Of the update of every product of its language model.")] = 8,
+    preset: Annotated[str, typer.Option(help="cpu (4 min, after a quarter of an hour of clips and answers) or smoke.")] = "cpu",
+) -> None:
+    """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
+    check_known("preset", [preset], PRESETS["lora"])
+    given = learning.begin()
+    from eventspec.train import lora as recipe
+
+    recipe.check_rank(rank)
+    recipe.check_peft()
+
+    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+        return recipe.train(learning.name, preset, rank, folder, report, given=given, **how)
+
+    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+        return
+    with learning.training([recipe.NAME]) as (processes, report):
+        folder = run(learning.out, report, given, preset, processes=processes)
+    if processes.first:
+        figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
+        use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"
+        options.print_found({"folder": str(folder), **figures}, learning.as_json, *agreement(figures), use)
+
+
+def drafter(
+    learning: Learning,
+    preset: Annotated[str, typer.Option(help="cpu (2 h after the answers), gpu (half an hour) or smoke.")] = "cpu",
+) -> None:
+    """Train a small event drafter for a pair of checkpoints, with its target's tokenizer, on what the target says.
+
+    The drafter of a pair of ours is trained by `train embedded`.
+    """
+    check_known("preset", [preset], PRESETS["drafter"])
+    if (file := learning.file).load is None:
+        raise BadInput(f"pair {file.name} is one of ours: `eventspec train embedded` trains its drafter")
+    given = learning.begin()
+    from eventspec.train import drafter as recipe
+
+    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+        return recipe.train(learning.name, preset, folder, report, given=given, **how)
+
+    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+        return
+    with learning.training(["drafter"]) as (processes, report):
+        folder = run(learning.out, report, given, preset, processes=processes)
+    if processes.first:
+        figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
+        how = "" if "drafter" not in file.files else f" --drafter {recipe.NAME}"
+        use = f"the pair with its drafter is in {folder}: use it with --pair {folder} --method cross-modal{how}"
+        options.print_found({"folder": str(folder), **figures}, learning.as_json, *agreement(figures), use)
+
+
+def add_to(train: App) -> None:
+    """The commands, in their order."""
+    for command in (adapter, packer, lora, drafter):
+        train.command()(command)
