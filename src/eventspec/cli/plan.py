@@ -23,10 +23,10 @@ Limit = Annotated[int, typer.Option(min=0, help="At most this many questions; 0 
 
 def plan(
     context: typer.Context,
-    tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")],
     models: options.Models,
     chosen: options.Chosen,
     reading: options.Reading,
+    tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")] = 64,
     profile: Profile = None,
     questions: Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")] = None,
     limit: Limit = USUAL_LIMIT,
