@@ -54,12 +54,13 @@ class Told:
 
 @dataclass(frozen=True)
 class Given:
-    """What a training of a user's pair is given: a qa.jsonl, the folder of what the target said, which trainings share, and how
-    long its answers may be."""
+    """What a training of a user's pair is given: a qa.jsonl, the folder of what the target said, which trainings share, how
+    long its answers may be, and how many questions at most (0: all; None: as many as the preset says)."""
 
     questions: Path
     work: Path
     longest: int = 96
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def _asked_of_street(split: str, clips: PixelSource) -> Asked:
 def _of_questions(
     file: PairFile, preset: TrainingPreset, given: Given, report: Report, processes: Processes, begin: Begin
 ) -> Material:
-    asked = read_questions(given.questions, ASKED * (preset.answered + preset.held_out))
+    usual = ASKED * (preset.answered + preset.held_out)
+    asked = read_questions(given.questions, usual if given.limit is None else given.limit)
     file.check_models()
     drafting = _event_model(file)
     events = None if drafting is None else drafting.encoder
