@@ -115,9 +115,9 @@ def classified(a: Any, b: Any, groups: Sequence[Hashable], folds: int = 5) -> np
     sets do not differ in what is linear. Ridge regression of the set on standardised columns, fitted on other groups of rows
     than it is judged on: `groups` [N] says which group a pair of rows is of, say its recording, and two are needed.
 
-    Where the columns differ in number the sets lie in no common space. A row is then its cosines with the rows of its own model
-    at ANCHORS moments that are the same for both (Moschella et al. 2023, relative representations): that does not see rotations
-    and scales, so it asks for another geometry, not for another place."""
+    Where the columns differ in number the sets lie in no common space. A row is then its cosines with ANCHORS rows of its own
+    model, the same ones in both (Moschella et al. 2023, relative representations), and their squares: that does not see
+    rotations and scales, so it asks for another geometry, not for another place."""
     x, y = _matrix(a), _matrix(b)
     place = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     if not len(x) == len(y) == len(groups) or len(place) < 2:
@@ -191,12 +191,12 @@ def _squared(x: Matrix, y: Matrix) -> Matrix:
 
 
 def _similarities(rows: Matrix, learned: np.ndarray[Any, np.dtype[np.bool_]], anchors: np.ndarray[Any, Any]) -> Matrix:
-    """Cosines [N, A] with some of the rows, all around the mean of those that are learned from."""
+    """Cosines with some of the rows, and their squares, [N, 2 A], all around the mean of the rows that are learned from."""
     centred = rows - rows[learned].mean(0)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
     unit = np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
-    found: Matrix = unit @ unit[anchors].T
-    return found
+    near = unit @ unit[anchors].T
+    return np.concatenate((near, near**2), 1)
 
 
 def _ridge(learned: Matrix) -> Callable[[Matrix], Vector]:

@@ -12,7 +12,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import announced, shown, tracked, waiting
 from eventspec.errors import BadInput, several
-from eventspec.files import check_files, check_outputs
+from eventspec.files import check_files, check_folder, check_outputs
 from eventspec.train.names import check_out, launched
 
 LEGEND = (
@@ -59,6 +59,8 @@ def features(
     asked = [] if questions is None else read_questions(questions, limit)
     read = [folder_of(pair), questions, *dict.fromkeys(whole_of(one.recording) for one in asked)]
     check_outputs({"--out": out, "--work": work}, read)
+    if work is not None:
+        check_folder(work)
     with waiting("loading"):
         from eventspec.train import features as recipe
         from eventspec.train.material import Given

@@ -167,11 +167,12 @@ def _figures(sides: Sides) -> Row:
         kind, _, share = name.partition(" ")
         value, interval = sum(sums) / sum(sides.counts), ratio_interval(sums, sides.counts, sides.of)
         if share:
-            found[kind][share], ends[kind][share] = value, _at_most_all(interval)
+            found[kind][share], ends[kind][share] = value, _within(interval)
         else:
             found[kind], ends[kind] = value, interval
     for name, statistic in _statistics(sides).items():
         found[name], ends[name] = statistic(np.ones(len(sides.groups), bool)), jackknife_interval(statistic, sides.groups)
+    ends["linear_cka"] = _within(ends["linear_cka"])
     if not sides.sums:
         widths = f"the event model's rows have {sides.ours.shape[1]} columns, the target's {sides.theirs.shape[1]}"
         why = f"{widths}: they have no space in common but through an adapter"
@@ -181,7 +182,7 @@ def _figures(sides: Sides) -> Row:
     if len(set(sides.groups)) > 1:
         right = gaps.classified(sides.ours, sides.theirs, sides.groups)
         found["classifier"] = float(right.mean())
-        ends["classifier"] = _at_most_all(ratio_interval(right.tolist(), [1.0] * len(right), sides.groups * 2))
+        ends["classifier"] = _within(ratio_interval(right.tolist(), [1.0] * len(right), sides.groups * 2))
     else:
         missing["classifier"] = "all windows are of one recording: there is no other one to judge it by"
     if len(set(sides.of)) < FEWEST:
@@ -189,9 +190,9 @@ def _figures(sides: Sides) -> Row:
     return {**found, "intervals": ends, "missing": missing}
 
 
-def _at_most_all(interval: list[float] | None) -> list[float] | None:
-    """The interval of a share, which is no more than 1."""
-    return None if interval is None else [min(1.0, end) for end in interval]
+def _within(interval: list[float] | None) -> list[float] | None:
+    """The interval of what lies in [0, 1]."""
+    return None if interval is None else [min(1.0, max(0.0, end)) for end in interval]
 
 
 def _statistics(sides: Sides) -> dict[str, Callable[[Array], float]]:
@@ -267,7 +268,7 @@ def _notes(states: States, places: Sequence[int], adapters: Mapping[str, Adapter
         notes.append(f"{len(places)} of {len(states.recordings)} recordings were measured, evenly taken")
     if adapters and not held_out and not all(states.recordings[place].held_out for place in places):
         notes.append(
-            "adapters may have learned from some of these recordings: --held-out leaves those that trainings learn from"
+            "adapters may have learned from some of these recordings: --held-out leaves those out"
         )
     if states.about["left_out"]:
         notes.append(f"{several(states.about['left_out'], 'recording')} more did not fit into the folder of states")

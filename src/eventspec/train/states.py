@@ -146,7 +146,7 @@ class States:
                 raise ValueError(f"format {about['format']} {about['version']}, wanted {FORMAT} {VERSION}")
             made = cls(folder, about, tuple(_entry(one) for one in about["recordings"]))
             made._check()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise BadInput(f"{path} is damaged, or the states are not those that it describes ({why}): {again}") from None
         return made
