@@ -63,9 +63,7 @@ def saved_adapter(folder: Path, output: Any, kind: str = "linear", **prints: str
 
 
 def arm(found: dict[str, Any], layer: str, adapter: str | None = None, control: bool = False) -> dict[str, Any]:
-    (row,) = [
-        row for row in found["rows"] if (row["layer"], row["adapter"], row["control"]) == (layer, adapter, control)
-    ]
+    (row,) = [row for row in found["rows"] if (row["layer"], row["adapter"], row["control"]) == (layer, adapter, control)]
     return row  # type: ignore[no-any-return]
 
 
@@ -93,7 +91,9 @@ def test_what_is_alike_is_found_and_another_clips_is_not(tmp_path: Path) -> None
     assert own["mmd"] == pytest.approx(definitions.mmd(x, y)), "all rows are taken where they are few"
     shifted = [states.rows((place + 1) % 8, "rows.drafter") for place in range(8)]
     assert arm(found, "rows", control=True)["cosine"] == pytest.approx(definitions.cosine(np.concatenate(shifted), y))
-    same, control = (np.concatenate([states.rows(place, f"last.{role}") for place in range(8)]) for role in ("target", "control"))
+    same, control = (
+        np.concatenate([states.rows(place, f"last.{role}") for place in range(8)]) for role in ("target", "control")
+    )
     assert arm(found, "last", control=True)["l2"] == pytest.approx(definitions.l2(control, same))
 
 
@@ -119,7 +119,9 @@ def test_after_an_adapter_its_own_inputs_are_read(tmp_path: Path) -> None:
         for place in range(8):
             read = [torch.from_numpy(states.rows(place, array)) for array in arrays]
             with torch.no_grad():
-                cosines.append(definitions.by_row(adapters[name](read).numpy(), states.rows(place, f"{layer}.target"))["cosine"])
+                cosines.append(
+                    definitions.by_row(adapters[name](read).numpy(), states.rows(place, f"{layer}.target"))["cosine"]
+                )
         assert arm(found, layer, name, control)["cosine"] == pytest.approx(np.mean(cosines), abs=1e-5)
     assert {row["adapter"] for row in found["rows"] if row["layer"] in ("tower", "penultimate")} == {None}
     assert list(gaps.adapters_of(states, [str(places["to rows"])])) == [str(places["to rows"])]

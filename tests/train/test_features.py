@@ -198,7 +198,7 @@ def test_states_that_cannot_be_stored_are_refused(tmp_path: Path) -> None:
     entry = [Entry("clip", None, False, 0, 2)]
     with pytest.raises(BadInput, match=r"states last.target reach 1e\+05, more than float16 holds: store them as int8"):
         Shards(tmp_path, "float16").add(entry, large)
-    with pytest.raises(BadInput, match="states last.target hold NaN or infinity"):
+    with pytest.raises(BadInput, match=r"states last\.target hold NaN or infinity"):
         Shards(tmp_path, "int8").add(entry, {"last.target": np.full((2, 2), np.nan, np.float32)})
     assert not list(tmp_path.iterdir())
     Shards(tmp_path, "int8").add(entry, large)

@@ -267,9 +267,7 @@ def _notes(states: States, places: Sequence[int], adapters: Mapping[str, Adapter
     if len(places) < len(states.recordings) and not held_out:
         notes.append(f"{len(places)} of {len(states.recordings)} recordings were measured, evenly taken")
     if adapters and not held_out and not all(states.recordings[place].held_out for place in places):
-        notes.append(
-            "adapters may have learned from some of these recordings: --held-out leaves those out"
-        )
+        notes.append("adapters may have learned from some of these recordings: --held-out leaves those out")
     if states.about["left_out"]:
         notes.append(f"{several(states.about['left_out'], 'recording')} more did not fit into the folder of states")
     worst = max(states.about["arrays"].values(), key=lambda own: own["error"])["error"]

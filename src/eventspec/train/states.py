@@ -71,16 +71,11 @@ class Shards:
     def __init__(self, folder: Path, stored: str) -> None:
         self.folder, self.stored = folder, stored
         self.recordings, self.lost, self.count = list[Entry](), dict[str, Lost](), 0
-        self.widths = dict[str, int]()
+        self.widths, self.bytes = dict[str, int](), 0
         for part in folder.glob(".shard_*.part"):
             shutil.rmtree(part, ignore_errors=True)
         while (path := shard(folder, self.count) / "shard.json").is_file():
             self._note(parsed(path.read_bytes()))
-
-    @property
-    def bytes(self) -> int:
-        """On disk."""
-        return sum(path.stat().st_size for path in self.folder.glob("shard_*/*.npy"))
 
     def add(self, recordings: Sequence[Entry], arrays: Mapping[str, Array]) -> None:
         """One more shard, whole or not at all; BadInput where there is no room, and for states that float16 cannot hold."""
@@ -104,6 +99,7 @@ class Shards:
         return known
 
     def _note(self, about: Mapping[str, Any]) -> None:
+        self.bytes += sum(path.stat().st_size for path in shard(self.folder, self.count).glob("*.npy"))
         self.count += 1
         self.recordings += [_entry(one) for one in about["recordings"]]
         self.widths = dict(about["widths"])
@@ -183,10 +179,12 @@ class States:
         """ValueError, OSError or KeyError where arrays are not as the index has them."""
         if len(self._places) != len(self.recordings):
             raise ValueError(f"{len(self._places)} recordings in shards, {len(self.recordings)} in the index")
+        there: dict[int, list[Entry]] = {}
+        for entry, (number, _) in zip(self.recordings, self._places, strict=True):
+            there.setdefault(number, []).append(entry)
         for array, own in self.about["arrays"].items():
-            for number in range(self.about["shards"]):
-                there = [one for one, (at, _) in zip(self.recordings, self._places, strict=True) if at == number]
-                rows = sum(one.rows(array) for one in there)
+            for number, entries in there.items():
+                rows = sum(entry.rows(array) for entry in entries)
                 for ending in ENDINGS[self.about["stored"]]:
                     path = shard(self.folder, number) / f"{array}.{ending}"
                     wanted = (rows, own["width"]) if ending == "npy" else (rows,)
