@@ -236,7 +236,8 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     """Write the figures of `measure` as PNG or SVG, by the suffix; whole or not at all. BadInput where it cannot be written."""
     drawn = {title: [value for row in found["rows"] for value in _drawn(found, row, name)] for title, name in PANELS.items()}
     kinds = {"lossless": "with its own events", "control": "control: another clip's events"}
-    title = f"From the event model to the target, {found['pair']}, {several(found['recordings'], 'recording')}"
+    n = several(found["recordings"], "recording")
+    title = f"How far what the event model computes lies from the target's own: {found['pair']}, {n}"
     labels = list(dict.fromkeys(map(label, found["rows"])))
     figure = panels(title, drawn, labels, kinds, "between the target's own rows of different clips, or chance")
     write_whole(path, lambda part: figure.savefig(part, format=path.suffix[1:], dpi=130, facecolor="white"))

@@ -85,11 +85,11 @@ def extract(pair: str, given: Given | None, limit: int, out: Path, work: Path, s
     for at in range(len(shards.recordings), len(subjects), SHARD):
         if shards.count and shards.bytes * (shards.count + 1) / shards.count > MOST_BYTES:
             break
+        report("states", at / len(subjects), {})
         found = [reading.states(place) for place in range(at, min(at + SHARD, len(subjects)))]
         recordings = [_counted(subject, states) for subject, states in zip(subjects[at:], found, strict=False)]
         arrays = {name: np.concatenate([states[name] for states in found]) for name in found[0]}
         shards.add(recordings, arrays)
-        report("states", len(shards.recordings) / len(subjects), {})
     report("states", 1.0, {})
     file, models = material.file, {"target": material.target, "drafter": material.events}
     counts = {"visual": sum(one.visual for one in shards.recordings), "text": sum(one.text for one in shards.recordings)}
