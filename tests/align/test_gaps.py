@@ -12,7 +12,7 @@ import torch
 from scipy.spatial.distance import cosine as cosine_distance
 from scipy.stats import wasserstein_distance
 
-from eventspec.align.gaps import cosine, l2, linear_cka, mmd, sliced_wasserstein
+from eventspec.align.gaps import by_row, classified, cosine, l2, linear_cka, mmd, sliced_wasserstein, wasserstein
 from eventspec.core import BadInput
 
 Gap = Callable[[Any, Any], float]
@@ -30,6 +30,50 @@ def test_paired_gaps_are_scipys() -> None:
     assert l2(x, y) == pytest.approx(np.mean([math.dist(p, q) for p, q in zip(x, y, strict=True)]))
     assert cosine(x, 2 * x) == pytest.approx(1)
     assert cosine(np.zeros((2, 3)), np.ones((2, 3))) == 0
+
+
+def test_rows_are_counted_above_a_cosine() -> None:
+    x = np.tile([1.0, 0.0], (4, 1))
+    y = np.array([[1, 0], [0.87, math.sqrt(1 - 0.87**2)], [0.82, math.sqrt(1 - 0.82**2)], [0, 1]])
+    found = by_row(x, y)
+    assert found["cosine"] == pytest.approx([1, 0.87, 0.82, 0])
+    assert {name: values.mean() for name, values in found.items() if "above" in name} == {
+        "above 0.8": 0.75,
+        "above 0.85": 0.5,
+        "above 0.9": 0.25,
+    }
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_exact_wasserstein_is_the_closed_form(order: int, rng: np.random.Generator) -> None:
+    """In one dimension sorted rows are matched; a shift moves every row by its length, in any order of the rows."""
+    x, y = A[:80, 0], 0.4 + 2 * B[:80, 0]
+    along = float(np.mean(np.abs(np.sort(x) - np.sort(y)) ** order) ** (1 / order))
+    assert wasserstein(x[:, None], y[:, None], order) == pytest.approx(along)
+    assert wasserstein(A[:80], rng.permutation(A[:80] + 0.5), order) == pytest.approx(0.5 * math.sqrt(8))
+    assert wasserstein(A[:80] + 1e8, A[:80] + 1e8 + 3.0, order) == pytest.approx(3 * math.sqrt(8), rel=1e-6)
+
+
+def test_a_classifier_finds_a_planted_shift_and_nothing_in_one_distribution(rng: np.random.Generator) -> None:
+    groups = np.repeat(np.arange(25), 20).tolist()
+    assert classified(A[:500], A[500:1000] + 0.5, groups).mean() > 0.7
+    assert abs(classified(A[:500], A[500:1000], groups).mean() - 0.5) < 0.06
+    wide = rng.normal(size=(2, 500, 900))
+    assert abs(classified(*wide, groups).mean() - 0.5) < 0.06, "more columns than rows"
+    assert classified(wide[0], wide[1] + 0.3, groups).mean() > 0.9
+    # Rows of one recording are alike: a classifier that saw them would know the recording, not the set.
+    alike = np.repeat(rng.normal(size=(2, 25, 8)), 20, axis=1)
+    assert abs(classified(*alike, groups).mean() - 0.5) < 0.2
+
+
+def test_a_classifier_between_widths_sees_geometry_alone(rng: np.random.Generator) -> None:
+    groups = np.repeat(np.arange(25), 20).tolist()
+    turned = 3 * A[:500] @ np.linalg.qr(rng.normal(size=(12, 8)))[0].T + 7
+    assert abs(classified(A[:500], turned, groups).mean() - 0.5) < 0.02, "the same geometry in more columns"
+    assert classified(A[:500], np.repeat(A[:500, :1], 12, axis=1), groups).mean() > 0.6, "a line"
+    for wrong in (groups[:-1], [0] * 500):
+        with pytest.raises(BadInput, match="groups"):
+            classified(A[:500], turned, wrong)
 
 
 @pytest.mark.parametrize(("n", "m"), [(70, 31), (64, 64), (49, 7), (997, 1000)])
@@ -86,6 +130,8 @@ def test_alignment_of_kernels_does_not_see_rotations_and_scales(rng: np.random.G
     assert linear_cka(A, A[rng.permutation(len(A))]) < 0.05
     assert linear_cka(A, A[:, :4]) == pytest.approx(math.sqrt(0.5), rel=0.05), "half the columns of a white matrix"
     assert linear_cka(rng.normal(size=(100, 50)), rng.normal(size=(100, 50))) == pytest.approx(1 / 3, abs=0.05), "its bias"
+    narrow, wide = A[:40], np.concatenate((A[:40], np.zeros((40, 60))), 1)
+    assert linear_cka(wide, B[:40]) == pytest.approx(linear_cka(narrow, B[:40])), "more columns than rows"
     for rows in range(3, 12):
         assert linear_cka(np.full((rows, 2), 0.1), np.full((rows, 3), 0.3)) == 0
         assert linear_cka(np.full((rows, 2), 0.1), A[:rows]) == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eventspec.experiments.statistics import ratio_interval
+from eventspec.align.gaps import mmd
+from eventspec.experiments.statistics import jackknife_interval, ratio_interval
 
 
 def percentile_interval(above: np.ndarray, below: np.ndarray, draws: int, seed: int) -> tuple[float, float]:
@@ -48,3 +49,20 @@ def test_an_interval_is_bounded_where_nearly_all_groups_agree() -> None:
     below = [1.0] * 10
     interval = ratio_interval([1.1] * 9 + [1.32], below, range(10))
     assert interval is not None and 1.05 < interval[0] < 1.122 < interval[1] < 1.5
+
+
+def test_an_interval_of_a_distance_between_sets_holds_the_truth() -> None:
+    """MMD of one distribution, rows of a recording being alike, is 0; what is drawn with replacement holds rows twice, and
+    takes that for a distance."""
+    rng, trials, recordings = np.random.default_rng(3), 60, 8
+    groups, covered, drawn = np.repeat(np.arange(recordings), 6), 0, []
+    for _ in range(trials):
+        x, y = (rng.normal(size=(2, recordings, 1, 2)) + rng.normal(size=(2, recordings, 6, 2))).reshape(2, -1, 2)
+        interval = jackknife_interval(lambda kept: mmd(x[kept], y[kept], 1.5), groups.tolist())  # noqa: B023
+        assert interval is not None
+        covered += interval[0] <= 0 <= interval[1]
+        again = np.concatenate([np.flatnonzero(groups == group) for group in rng.integers(recordings, size=recordings)])
+        drawn.append(mmd(x[again], y[again], 1.5) - mmd(x, y, 1.5))
+    assert covered >= 0.88 * trials
+    assert np.mean(drawn) > 4 * np.std(drawn) / np.sqrt(trials), "the control is as good: this test could not fail"
+    assert jackknife_interval(lambda kept: 0.0, [0, 1, 2, 3]) is None

@@ -82,6 +82,19 @@ def test_the_published_results_have_the_documented_form() -> None:
     assert problems("bench-summary", json.loads((ROOT / "benchmarks/results/main-job.json").read_text())) == []
 
 
+def test_features_and_gaps(printed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from eventspec.scenes.language import questions
+    from eventspec.train import answers
+
+    monkeypatch.setattr(answers, "ask", lambda facts, number: questions(facts, number)[:2])
+    states = tmp_path / "states"
+    assert problems("train-features", printed("train", "features", "--out", states, "--limit", "2", "--json")) == []
+    found = printed("bench", "gaps", states, "--out", tmp_path / "gaps.svg", "--json")
+    assert problems("bench-gaps", found) == []
+    assert {row["adapter"] for row in found["rows"]} > {None}
+    assert (tmp_path / "gaps.svg").exists()
+
+
 def test_live(printed: Any) -> None:
     words = ("live", "--recording", SCENE, "--prompt", "What is ahead?", "--seconds", "1.5", "--every", "0.5")
     found = printed(*words, "--max-new-tokens", "8", "--json")

@@ -19,7 +19,7 @@ import typer
 from typer.main import get_command
 
 from eventspec import __version__
-from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train, was_interrupted
+from eventspec.cli import bench, dataset, demo, doctor, events, features, generate, live, models, plan, train, was_interrupted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput, BadSetting, EventspecError
 
@@ -66,6 +66,8 @@ app.add_typer(models.models, name="models", short_help="Bundled pairs and checkp
 app.add_typer(events.app, name="events", short_help="Look into event recordings, convert, draw, simulate them.")
 app.add_typer(dataset.app, name="dataset", short_help="Data sets on disk: DSEC, MVSEC, ActivityNet-QA, EventGPT.")
 app.add_typer(dataset.scenes, name="scenes", short_help="The seeded synthetic street, with questions and answers.")
+train.train.command()(features.features)
+bench.bench.command()(features.gaps)
 app.add_typer(train.train, name="train", short_help="Train the models that ship with eventspec, or your own.")
 app.add_typer(bench.bench, name="bench", short_help="Compare methods, with their controls and ceilings.")
 app.command(short_help="Predict what every method would take for an answer.")(plan.plan)

@@ -96,6 +96,56 @@ def curves(title: str, series: Mapping[str, Sequence[tuple[float, float]]], acro
     return figure
 
 
+def panels(
+    title: str, found: Mapping[str, Sequence[Value]], labels: Sequence[str], kinds: Mapping[str, str], limit: str
+) -> Figure:
+    """A panel for each of several figures, four side by side, with the same rows in all of them, one a label: values of one
+    label share it, one without any has a dash. `kinds`, `limit`: what the colours and the marks mean."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    lines, across = -(-len(found) // 4), min(4, len(found))
+    with style.context("default"):
+        figure = Figure(figsize=(3.0 + 2.6 * across, 1.0 + lines * (0.8 + 0.3 * len(labels))), layout="constrained")
+        grid = figure.subplots(lines, across, sharey=True, squeeze=False)
+        for axes, (name, rows) in zip(grid.flat, found.items(), strict=False):
+            for value in rows:
+                y, (edge, face) = (0.14 if value.kind == "lossless" else -0.14), KINDS[value.kind]
+                y -= labels.index(value.label)
+                if value.interval:
+                    axes.hlines(y, *value.interval, color=edge, lw=2.0, alpha=0.55)
+                if value.limit is not None:
+                    axes.vlines(value.limit, y - 0.3, y + 0.1, **LIMIT)
+                axes.plot([value.value], [y], "o", ms=4.5, color=edge, markerfacecolor=face)
+            for label in set(labels) - {value.label for value in rows}:
+                axes.text(
+                    0.5,
+                    -labels.index(label),
+                    "none",
+                    transform=axes.get_yaxis_transform(),
+                    color="#777777",
+                    fontsize=7,
+                    va="center",
+                )
+            axes.set_title(name, fontsize=9)
+            axes.set_yticks([-number for number in range(len(labels))], labels, fontsize=8)
+            axes.set_ylim(0.6 - len(labels), 0.6)
+            axes.tick_params(axis="x", labelsize=7)
+            axes.tick_params(axis="y", length=0)
+            axes.grid(axis="both", color="#e6e6e6", lw=0.6)
+            axes.set_axisbelow(True)
+            axes.spines[["top", "right", "left"]].set_visible(False)
+        handles = [
+            Line2D([], [], color=KINDS[kind][0], marker="o", ms=4.5, lw=2.0, label=words) for kind, words in kinds.items()
+        ]
+        handles.append(Line2D([], [], **LIMIT, label=limit))
+        figure.legend(handles=handles, ncols=3, loc="outside lower center", frameon=False, fontsize=8)
+        figure.suptitle(title, fontsize=11, ha="left", x=0.02)
+    figure.set_label(json.dumps({name: [asdict(row) for row in rows] for name, rows in found.items()}))
+    return figure
+
+
 def svg(figure: Figure) -> str:
     """A chart as SVG, its data as its description; letters stay text. Another matplotlib may give other bytes."""
     from matplotlib import style

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from eventspec.align.acceptance import Calibrated
@@ -190,19 +191,27 @@ def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter
     """The adapter of a folder, checked against the models it is to stand between; BadCheckpoint in one line for what does not
     fit."""
     config, checkpoint, between = inspect_adapter(folder)
-    _check_trained_for(folder, "adapter", between, {"drafter": drafter, "target": target})
+    _check_trained_for(folder, "adapter", between, _fingerprints(drafter=drafter, target=target))
     with fields.of_folder(folder):
         config.check(drafter.config, target.config.language.hidden_size)
-    return _filled(lambda: Adapter(config), checkpoint, target)
+    return _filled(lambda: Adapter(config), checkpoint, target.projector.linear_1.weight)
+
+
+def load_adapter_between(folder: Path, fingerprints: Mapping[str, str]) -> Adapter:
+    """The adapter of a folder in fp32, without the models that it was trained for: `drafter` and `target` are known by their
+    fingerprints. BadCheckpoint in one line for one of others."""
+    config, checkpoint, between = inspect_adapter(folder)
+    _check_trained_for(folder, "adapter", between, fingerprints)
+    return _filled(lambda: Adapter(config), checkpoint, torch.zeros(0))
 
 
 def load_packer(folder: Path, target: VideoLlava) -> Packer:
     """The packer of a folder, checked against the target it is to pack for; BadCheckpoint in one line for what does not fit."""
     config, checkpoint, trained = inspect_packer(folder)
-    _check_trained_for(folder, "packer", {"target": trained}, {"target": target})
+    _check_trained_for(folder, "packer", {"target": trained}, _fingerprints(target=target))
     with fields.of_folder(folder):
         config.check(target.config)
-    return _filled(lambda: Packer(config, target.config), checkpoint, target)
+    return _filled(lambda: Packer(config, target.config), checkpoint, target.projector.linear_1.weight)
 
 
 def save_adapter(adapter: Adapter, folder: Path, drafter: EventGpt, target: VideoLlava) -> None:
@@ -226,20 +235,24 @@ def _described(folder: Path, kind: str, *roles: str) -> tuple[fields.Fields, dic
     return data, {role: own[role] for role in roles}
 
 
-def _check_trained_for(folder: Path, kind: str, trained: Mapping[str, str], models: Mapping[str, nn.Module]) -> None:
-    for role, model in models.items():
-        if trained[role] != (found := fingerprint(model)):
+def _check_trained_for(folder: Path, kind: str, trained: Mapping[str, str], there: Mapping[str, str]) -> None:
+    for role, found in there.items():
+        if trained[role] != found:
             raise BadCheckpoint(
                 f"{folder}: the {kind} was trained for {role} {trained[role]}, this one is {found}: "
                 f"`eventspec train {kind}` makes one"
             )
 
 
-def _filled(make: Callable[[], Part], checkpoint: Checkpoint, target: VideoLlava) -> Part:
-    """A part with its checked weights, ready for use beside the target."""
+def _fingerprints(**models: nn.Module) -> dict[str, str]:
+    return {role: fingerprint(model) for role, model in models.items()}
+
+
+def _filled(make: Callable[[], Part], checkpoint: Checkpoint, like: Tensor) -> Part:
+    """A part with its checked weights, ready for use, of the dtype and on the device of `like`."""
     with without_memory():
         part = make()
-    names, like = weights.own_names(part), target.projector.linear_1.weight
+    names = weights.own_names(part)
     checkpoint.check(part, names, lambda name: False)
     checkpoint.fill(part, names, like.dtype)
     return part.to(like.device).requires_grad_(False).eval()
@@ -249,5 +262,5 @@ def _save(part: Adapter | Packer, folder: Path, kind: str, models: Mapping[str, 
     folder.mkdir(parents=True, exist_ok=True)
     weights.save(part, folder / "model.safetensors", weights.own_names(part))
     config = {"model_type": kind, "dtype": "float16", **part.config.as_json()}
-    trained = {role: fingerprint(model) for role, model in models.items()}
+    trained = _fingerprints(**models)
     write_text(folder / "config.json", fields.pretty({**config, "eventspec": trained}))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from eventspec.align import gaps
 from eventspec.align.adapters import Adapter, pooled_layers
+from eventspec.models.eventgpt import EventGptConfig
 from eventspec.train.answers import greedy_answers
 from eventspec.train.data import Branch, Index, PixelSource, drawn, pack
 from eventspec.train.frozen import Branches, FrozenDrafter, FrozenTarget, Said
@@ -138,17 +139,22 @@ class RowTraining(AdapterTraining):
         return dict(zip(read, found, strict=True))
 
     def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
-        """The target's own visual rows, for every event picture the mean over the places of the frame nearest in time, then for
-        every place of the event tower the mean over the frames there."""
-        tokens, config = self.target.model.config.vision.tokens, self.drafter.model.config
-        rows = self.target.rows(clips, index).unflatten(1, (-1, tokens))
-        count, images = rows.shape[1], config.images
-        nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
-        made = torch.cat((rows[:, nearest].mean(2), on_grid(rows.mean(1), config.vision.tokens)), 1)
+        """The target's own visual rows."""
+        rows = self.target.rows(clips, index).unflatten(1, (-1, self.target.model.config.vision.tokens))
+        made = laid_out(rows, self.drafter.model.config)
         return made, torch.ones(made.shape[:2], dtype=torch.bool, device=made.device)
 
     def said(self, written: Tensor, branches: Branches) -> Said:
         return self.target.reads(written, branches)
+
+
+def laid_out(rows: Tensor, config: EventGptConfig) -> Tensor:
+    """Rows [B, K, T, D] of a tower's K frames as an event model lays out its own, [B, images + tokens, D]: for every event
+    picture the mean over the places of the frame nearest in time, then for every place of the event tower the mean over the
+    frames there."""
+    count, images = rows.shape[1], config.images
+    nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
+    return torch.cat((rows[:, nearest].mean(2), on_grid(rows.mean(1), config.vision.tokens)), 1)
 
 
 def on_grid(rows: Tensor, tokens: int) -> Tensor:

@@ -24,7 +24,6 @@ from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import whole
-from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions as scene_questions
 from eventspec.scenes.writer import as_recording
@@ -162,7 +161,7 @@ def answers_of_target(
 ) -> Iterator[tuple[Pair, list[Example]]]:
     """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given; `begin`
     is told the pair before hours are spent on that."""
-    asked = read_questions(given.questions, given.most or ASKED * (preset.answered + preset.held_out))
+    asked = given.asked(ASKED * (preset.answered + preset.held_out))
     with load_pair(file.folder, "one", fit=False, method=BASELINE) as pair:
         begin(pair)
         answers = Answers(given.work, fingerprint(pair.parts.ends), given.longest, processes.rank)

@@ -175,8 +175,7 @@ def train(where: str, preset: str, out: Path, report: Report, given: Given | Non
     mixture.json, and mixture-report.json with reliability before and after, by drafter, of every second question, which the
     reported fit did not see."""
     folder = folder_of(where)
-    few = None if given is None or given.most is None else MOST * given.most
-    questions = None if given is None else read_questions(given.questions, few)
+    questions = None if given is None else read_questions(given.questions)  # as many as a fit needs
     pair = load_pair(folder, "two", fit=False).with_policy(**COSTS)  # a drafter beside the target writes on
     count = min(ASKED * PRESETS[preset], len(questions) if questions is not None else MOST * ASKED * PRESETS[preset])
 

@@ -113,7 +113,7 @@ class TargetTraining(GroundedTraining):
         with autocast(pixels.device):
             features = model.tower(pixels.flatten(0, 1), model.config.vision_layer)
             visual = model.projector(features).unflatten(0, (len(index), count)).flatten(1, 2)
-            hidden = through(model.language, before, visual, packed, positions, full)
+            hidden, _ = through(model.language, before, visual, packed, positions, full)
             rows = hidden[:, len(before) : prefix].unflatten(1, (count, size))
             logits = model.language.logits(hidden[:, prefix:])
             seen = self.heads.patch_loss(self.heads.patches, features.unflatten(0, (len(index), count))[:, :, 1:], labels)
@@ -148,7 +148,7 @@ class DrafterTraining(GroundedTraining):
             features = model.tower(pixels.flatten(0, 1))
             adapted = model.adaptor(model.projector(features)).unflatten(0, (len(index), config.images))
             visual = torch.cat((adapted.mean(2), adapted.mean(1)), 1)
-            hidden = through(model.language, before, visual, packed, torch.arange(prefix), prefix)
+            hidden, _ = through(model.language, before, visual, packed, torch.arange(prefix), prefix)
             spatial = hidden[:, prefix - config.vision.tokens + 1 : prefix]
             logits = model.language.logits(hidden[:, prefix:])
             seen = self.heads.patch_loss(
@@ -175,20 +175,37 @@ class DrafterTraining(GroundedTraining):
 def read_branches(language: Llama, before: list[int], visual: Tensor, branches: list[list[Branch]]) -> tuple[Tensor, Packed]:
     """Outputs float [B, R, D] of a language model at the rows of packed branches, after the text ids `before` and visual rows
     [B, T, D]; and the packed branches."""
+    hidden, _, packed = tapped_branches(language, before, visual, branches, ())
+    return hidden, packed
+
+
+def tapped_branches(
+    language: Llama, before: list[int], visual: Tensor, branches: list[list[Branch]], taps: tuple[int, ...]
+) -> tuple[Tensor, list[Tensor], Packed]:
+    """As `read_branches`, with the outputs [B, R, D] of the layers `taps` too (0 = the embedding), ascending."""
     prefix = len(before) + visual.shape[1]
     packed = pack(branches, prefix)
-    return through(language, before, visual, packed, torch.arange(prefix), prefix)[:, prefix:], packed
+    hidden, tapped = through(language, before, visual, packed, torch.arange(prefix), prefix, taps)
+    return hidden[:, prefix:], [rows[:, prefix:] for rows in tapped], packed
 
 
-def through(language: Llama, before: list[int], visual: Tensor, packed: Packed, positions: Tensor, full: int) -> Tensor:
-    """Prefix text, visual rows [B, T, D] and packed branches through a language model -> [B, prefix + R, D]."""
+def through(
+    language: Llama,
+    before: list[int],
+    visual: Tensor,
+    packed: Packed,
+    positions: Tensor,
+    full: int,
+    taps: tuple[int, ...] = (),
+) -> tuple[Tensor, list[Tensor]]:
+    """Prefix text, visual rows [B, T, D] and packed branches through a language model -> [B, prefix + R, D], and the outputs of
+    the layers `taps`."""
     device, batch = visual.device, len(visual)
     head = language.embed(torch.tensor(before, device=device)).to(visual.dtype).expand(batch, -1, -1)
     tail = language.embed(packed.ids.to(device)).to(visual.dtype)
     where = torch.cat((positions.expand(batch, -1), full + packed.offsets), 1).to(device)
     prefix = len(before) + visual.shape[1]
-    hidden: Tensor = language(torch.cat((head, visual, tail), 1), where, prefix, packed.mask.to(device))
-    return hidden
+    return language.tapped(torch.cat((head, visual, tail), 1), where, prefix, packed.mask.to(device), taps)
 
 
 def initialise(module: M) -> M:

@@ -7,9 +7,13 @@ import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eventspec.errors import BadInput, check_known
 from eventspec.files import check_empty, check_folder
+
+if TYPE_CHECKING:
+    from eventspec.recordings.qa import Question
 
 PRESETS = {
     "embedded": ("cpu", "cpu-tune", "gpu", "cpu-base", "smoke"),
@@ -42,12 +46,18 @@ ALLOCATOR = {
 @dataclass(frozen=True)
 class Given:
     """What a training of a user's pair is given: a qa.jsonl, the folder of what the target said, which trainings share, how
-    long its answers may be, and how many questions are taken at most (None: as many as the preset learns from)."""
+    long its answers may be, and how many questions are taken at most (0: all; None: as many as the preset learns from)."""
 
     questions: Path
     work: Path
     longest: int = 96
-    most: int | None = None
+    limit: int | None = None
+
+    def asked(self, usual: int) -> list[Question]:
+        """The questions, `usual` ones where no number is given. BadInput, one line, as `read_questions`."""
+        from eventspec.recordings.qa import read_questions  # numpy is not needed for a page of help
+
+        return read_questions(self.questions, usual if self.limit is None else self.limit)
 
 
 def check_kinds(kinds: Iterable[str], output: str) -> list[str]:

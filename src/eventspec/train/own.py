@@ -28,7 +28,7 @@ from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_folders, load_pair
 from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile
-from eventspec.recordings.qa import Ends, Question, read_questions
+from eventspec.recordings.qa import Ends, Question
 from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, export, learn, new_heads, save_all
@@ -56,7 +56,7 @@ def train(
     answers. Picks up where a run was interrupted, with any number of processes, which share the recordings out. BadInput and
     BadCheckpoint, one line each."""
     preset, recipes, file = PRESETS[preset_name], checked(names), whose if isinstance(whose, PairFile) else None
-    asked = read_questions(given.questions, given.most or preset.answered)
+    asked = given.asked(preset.answered)
     pair = _opened(whose, how)
     ends, text_ids = pair.parts.ends, pair.parts.text_ids
     for name in names:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from eventspec.recordings.qa import read_questions
 from eventspec.train.answers import TrainingPreset
 from eventspec.train.loop import Report
 from eventspec.train.material import ASKED
@@ -71,7 +70,7 @@ def rehearse(
     with tempfile.TemporaryDirectory(prefix="eventspec-dry-run-") as place:
         out, work = Path(place) / "out", Path(place) / "work"
         few = small.answered + small.held_out
-        some = None if given is None else replace(given, work=work, most=min(given.most or few, few))
+        some = None if given is None else replace(given, work=work, limit=few)
         watch = Watch()
         recipe(out, watch, some)
         whole, peak = time.monotonic() - watch.began, most_in_use()
@@ -87,7 +86,7 @@ def rehearse(
 
 def asked_of(given: Given, preset: TrainingPreset) -> int:
     """How many questions the preset takes of a file."""
-    return len(read_questions(given.questions, given.most or ASKED * (preset.answered + preset.held_out)))
+    return len(given.asked(ASKED * (preset.answered + preset.held_out)))
 
 
 def in_use() -> int:
