@@ -17,13 +17,14 @@ from eventspec import cli
 from eventspec.cli import options
 from eventspec.cli.drawn import Drawn
 from eventspec.cli.generate import _questions
+from eventspec.cli.recorded import Recorded
 from eventspec.cli.train import _taus
 from eventspec.errors import BadInput, several
 from eventspec.files import check_outputs
 
 COMMANDS: dict[str, Any] = dict(get_command(cli.app).commands)  # type: ignore[attr-defined]
 ANSWERS = options.Models.__dataclass_fields__.keys()
-SEES = options.Recorded.__dataclass_fields__.keys()
+SEES = Recorded.__dataclass_fields__.keys()
 DRAFTS = options.Chosen.__dataclass_fields__.keys()
 
 

@@ -132,7 +132,7 @@ def test_the_command_lines_of_a_page_are_the_program_s(page: Path) -> None:
         "eventspec generate --recording a --promt b",
         "eventspec generate --recording a --prompt b --method magic",
         "eventspec genrate",
-        "eventspec plan --pair embedded",
+        "eventspec generate --pair embedded",
         "eventspec events convert a b --to x.raw c",
         "make dmeo",
         "evntspec demo",

@@ -17,6 +17,7 @@ from eventspec.cli.bars import tracked, waiting
 from eventspec.cli.drawn import Drawn
 from eventspec.cli.help import App
 from eventspec.cli.picture import picture
+from eventspec.cli.recorded import Reading
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 from eventspec.files import check_files, check_folder, check_outputs, check_writable, write_text
@@ -118,7 +119,7 @@ def compare(
     method: Annotated[list[str], typer.Option(help="May be repeated; include autoregressive for speedups.")],
     models: options.Models,
     compared: Compared,
-    reading: options.Reading,
+    reading: Reading,
     drawn: Drawn,
     control: Controls = None,
     context: Contexts = None,

@@ -14,6 +14,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import counted
 from eventspec.cli.help import App
+from eventspec.cli.recorded import Reading
 from eventspec.errors import BadInput, several
 from eventspec.files import check_folder, check_outputs, check_writable, write_whole
 
@@ -69,7 +70,7 @@ class Cut:
 
 
 @app.command()
-def info(file: Source, reading: options.Reading, as_json: options.AsJson = False) -> None:
+def info(file: Source, reading: Reading, as_json: options.AsJson = False) -> None:
     """Say what a recording holds: sensor, events, times, frames; with --json also sums of the coordinates, as checksums."""
     from eventspec.events.formats import SizeUnknown
     from eventspec.events.stream import LARGEST_SIDE
@@ -89,7 +90,7 @@ def convert(
     file: Source,
     out: Annotated[Path, options.path_argument("Folder to make, or a file: .npz, .h5 (DSEC layout), .aedat4, .csv.")],
     cut: Cut,
-    reading: options.Reading,
+    reading: Reading,
     to: Annotated[Kind | None, typer.Option(help="Kind of output (default: by the suffix).")] = None,
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
     as_json: options.AsJson = False,
@@ -108,7 +109,7 @@ def render(
     file: Source,
     out: Images,
     cut: Cut,
-    reading: options.Reading,
+    reading: Reading,
     representation: Colours = "red-blue",
     windows: Annotated[int, typer.Option(min=1, help="Slices with equal counts of events.")] = 5,
     as_json: options.AsJson = False,
@@ -145,7 +146,7 @@ def simulate(
     video: Annotated[Path, options.path_argument("Video, image folder, or any recording with frames.")],
     out: Annotated[Path, options.path("Folder to make, or a file: as `convert` has them.", show_default=False)],
     cut: Cut,
-    reading: options.Reading,
+    reading: Reading,
     threshold: Annotated[float, typer.Option(help="Change of log light that makes an event; higher gives fewer.")] = 0.25,
     spread: Annotated[float, typer.Option(help="Standard deviation of the threshold from pixel to pixel.")] = 0.02,
     noise_hz: Annotated[float, typer.Option(help="Background events per pixel and second.")] = 0.1,
@@ -182,7 +183,7 @@ def simulate(
     _print_written(_write(out, kind, made, video.name), as_json)
 
 
-def _opened(file: Path, reading: options.Reading, fps: float | None = None) -> Recording:
+def _opened(file: Path, reading: Reading, fps: float | None = None) -> Recording:
     """The recording; what its reader assumed or lost is printed."""
     recording = reading.open(file, fps)
     options.print_notes(recording.notes)

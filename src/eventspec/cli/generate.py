@@ -14,6 +14,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.drawn import Drawn
+from eventspec.cli.recorded import WHOLE, Reading, Recorded
 from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 from eventspec.files import check_folder, check_outputs
@@ -24,8 +25,8 @@ NO_QUESTION = "no question came: give them on standard input, one a line"
 def generate(
     context: typer.Context,
     prompt: Annotated[str, typer.Option(help="The question.")],
-    recorded: options.Recorded,
-    reading: options.Reading,
+    recorded: Recorded,
+    reading: Reading,
     models: options.Models,
     chosen: options.Chosen,
     drawn: Drawn,
@@ -69,12 +70,12 @@ def generate(
 
 def chat(
     context: typer.Context,
-    recorded: options.Recorded,
-    reading: options.Reading,
+    recorded: Recorded,
+    reading: Reading,
     models: options.Models,
     chosen: options.Chosen,
     drawn: Drawn,
-    place: Annotated[Path | None, options.path_argument(f"As --recording. {options.WHOLE}", metavar="RECORDING")] = None,
+    place: Annotated[Path | None, options.path_argument(f"As --recording. {WHOLE}", metavar="RECORDING")] = None,
     method: options.Method = "auto",
     store: Annotated[Path | None, options.path("A folder that keeps the target's features of every frame.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a question.")] = False,

@@ -14,6 +14,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.drawn import Drawn
+from eventspec.cli.recorded import Reading, Recorded
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput, several
 
@@ -28,8 +29,8 @@ LONGEST_S = 1e7
 def live(
     context: typer.Context,
     prompt: Annotated[str, typer.Option(help="The question.")],
-    recorded: options.Recorded,
-    reading: options.Reading,
+    recorded: Recorded,
+    reading: Reading,
     models: options.Models,
     chosen: options.Chosen,
     drawn: Drawn,

@@ -11,6 +11,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.bars import announced, counted, waiting
+from eventspec.cli.recorded import Reading
 from eventspec.errors import BadInput, several
 
 USUAL_LIMIT = 20
@@ -25,7 +26,7 @@ def plan(
     context: typer.Context,
     models: options.Models,
     chosen: options.Chosen,
-    reading: options.Reading,
+    reading: Reading,
     tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Length of the answer.")] = 64,
     profile: Profile = None,
     questions: Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")] = None,
@@ -53,7 +54,7 @@ def plan(
 def _of_pair(
     models: options.Models,
     chosen: options.Chosen,
-    reading: options.Reading,
+    reading: Reading,
     asking: tuple[Path | None, int],
     tokens: int,
 ) -> dict[str, Any]:

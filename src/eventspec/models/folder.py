@@ -59,7 +59,7 @@ def is_ours(folder: Path) -> bool:
     return _model_type(folder) in _KNOWN
 
 
-def sees(folder: Path) -> str:
+def modality_of(folder: Path) -> str:
     """Whether a checkpoint sees events or frames, without loading it; BadCheckpoint for one of no known architecture."""
     return "events" if _architecture(folder) is _KNOWN[eventgpt.MODEL_TYPE] else "frames"
 

@@ -244,9 +244,9 @@ def same_beginnings(
     return [ends.get(length, -1) for length in before]
 
 
-def every_question(told: Told) -> Iterator[tuple[int, Media, str, Branch]]:
+def every_question(given: Told) -> Iterator[tuple[int, Media, str, Branch]]:
     """All questions about recordings, those of one recording together: its number, what it holds, the text, and the answer."""
-    for number, known in sorted(told.answers.items()):
-        media, texts = told.asked(number)
+    for number, known in sorted(given.answers.items()):
+        media, texts = given.asked(number)
         for text, branch in zip(texts, known, strict=True):
             yield number, media, text, branch

@@ -46,12 +46,12 @@ def train(
     judged: Texts
     if file.load is not None and given is not None:
         with answers_of_target(file, preset, given, report, processes) as (_, examples):
-            parts = apart(examples)
-        learned, judged = ([(example.question.question, example.answer) for example in part] for part in parts)
+            kept = apart(examples)
+        learned, judged = ([(example.question.question, example.answer) for example in part] for part in kept)
     else:
         material = material_of(pair, preset, out, report, given, workers, processes)
-        told = (material.learned, material.judged)
-        learned, judged = ([(text, branch.answer) for _, _, text, branch in every_question(part)] for part in told)
+        parts = (material.learned, material.judged)
+        learned, judged = ([(text, branch.answer) for _, _, text, branch in every_question(part)] for part in parts)
     if not processes.first:
         return out / "pair"
     prior = TextPrior.of(learned)
