@@ -28,7 +28,7 @@ from eventspec.train import frozen
 from eventspec.train import lora as recipe
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Clips, Questions
-from eventspec.train.frozen import FrozenDrafter, FrozenTarget
+from eventspec.train.frozen import FrozenDrafter
 
 NANO = bundled()["nano"]
 
@@ -59,8 +59,8 @@ def spoken() -> tuple[OneClip, dict[int, list[Branch]]]:
 def training_of(spoken: Any, rank: int = 4) -> recipe.LowRankTraining:
     torch.manual_seed(0)
     before = Questions.of_pair(NANO).prefix()
-    target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
-    return recipe.LowRankTraining(FrozenTarget(target, before), FrozenDrafter(drafter, before), rank, *spoken, 3)
+    drafter = load_eventgpt(NANO / "drafter")
+    return recipe.LowRankTraining(FrozenDrafter(drafter, before), rank, *spoken, 3)
 
 
 @pytest.fixture(autouse=True)

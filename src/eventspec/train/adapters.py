@@ -24,7 +24,6 @@ from eventspec.align.substitute import FEATURES
 from eventspec.core import BadInput
 from eventspec.files import parsed, read_json, write_text
 from eventspec.models.eventgpt import EventGpt
-from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_pair
 from eventspec.pairs.methods import substitute_of
@@ -35,7 +34,7 @@ from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, note_run, rounded, run_stage
-from eventspec.train.material import Told, every_question, material_of
+from eventspec.train.material import Models, Told, every_question, material_of
 from eventspec.train.models import initialise
 from eventspec.train.names import PHASES, Given, check_phases
 from eventspec.train.processes import ALONE, Processes
@@ -81,10 +80,8 @@ def train(
     preset, output, free_running = PRESETS[preset_name], wanted.output, wanted.free_running
     chosen = check_phases(wanted.phases, free_running)
 
-    def begin(target: VideoLlava, drafter: EventGpt | None) -> None:
-        if drafter is None:
-            raise BadInput(f"pair {pair} has no event model: `eventspec train drafter` makes one")
-        between = {"target": fingerprint(target), "drafter": fingerprint(drafter)}
+    def begin(models: Models) -> None:
+        between = {"target": fingerprint(models.target), "drafter": fingerprint(models.events)}
         what = {"preset": preset_name, "adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
         losses = {"losses": list(wanted.losses)} if wanted.losses else {}
         note_run(out, {**between, **what, "free_running": free_running, **losses})

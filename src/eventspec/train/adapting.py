@@ -18,7 +18,7 @@ from eventspec.align.adapters import Adapter, pooled_layers
 from eventspec.models.eventgpt import EventGptConfig
 from eventspec.train.answers import greedy_answers
 from eventspec.train.data import Branch, Index, PixelSource, drawn, pack
-from eventspec.train.frozen import Branches, FrozenDrafter, FrozenTarget, Said
+from eventspec.train.frozen import Branches, FrozenDrafter, FrozenTarget, Said, agreement_of, said_of
 from eventspec.train.models import autocast, read_branches
 
 TEMPERATURE = 0.1
@@ -83,13 +83,13 @@ class AdapterTraining(nn.Module):
         return parts
 
     def agreement(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
-        """As `FrozenTarget.agreement`, of every adapter on held-out clips."""
+        """As `agreement_of`, of every adapter on held-out clips."""
 
         def of(adapter: Adapter) -> dict[str, float]:
             def saying(index: Index, branches: Branches) -> Said:
                 return self.said(adapter(own_inputs(adapter, self.inputs(clips, index, branches))), branches)
 
-            return self.target.agreement(saying, answers, self.packed)
+            return agreement_of(self.target.device, saying, answers, self.packed)
 
         self.eval()
         found = {name: of(adapter) for name, adapter in self.each()}
@@ -193,7 +193,7 @@ class FeatureTraining(AdapterTraining):
     def said(self, written: Tensor, branches: Branches) -> Said:
         packed, (_, known) = pack(branches, 0), same_text(branches)
         packed = replace(packed, labels=packed.labels.where(known, -100))
-        return self.target.said(self.target.model.language.head(written), packed, branches)
+        return said_of(self.target.model.language.head(written), packed, branches)
 
 
 def same_text(branches: Branches) -> tuple[Tensor, Tensor]:

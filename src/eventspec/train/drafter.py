@@ -24,7 +24,7 @@ from eventspec.pairs.pair_file import PairFile, fingerprint_of, folder_of
 from eventspec.text import TokenSpace
 from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import Branch, Index, PixelSource, shuffled
-from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said, as_read, event_reads
+from eventspec.train.frozen import AnswerTraining, Branches, Said, as_read, event_reads, said_of
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
 from eventspec.train.material import material_of_questions
 from eventspec.train.models import initialise
@@ -76,19 +76,18 @@ class DistilledTraining(AnswerTraining):
 
     def __init__(
         self,
-        target: FrozenTarget,
         model: EventGpt,
         before: list[int],
         clips: PixelSource,
         answers: Mapping[int, list[Branch]],
         packed: int,
     ) -> None:
-        super().__init__(target, clips, answers, packed)
+        super().__init__(clips, answers, packed)
         self.model, self.before = model.train().requires_grad_(True), before
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         hidden, packed = event_reads(self.model, self.before, clips, index, branches)
-        return self.target.said(self.model.language.logits(hidden), packed, as_read(branches))
+        return said_of(self.model.language.logits(hidden), packed, as_read(branches))
 
 
 def train(
@@ -113,12 +112,10 @@ def train(
         begun(preset_name, whole.tokens, whole.parts.ends.config.vocab_size, first)
     beside = replace(file, files={**file.files, "drafter": str(first.resolve())})
     material = material_of_questions(beside, preset, given, report, processes)
-    target, learned, judged = material.target, material.learned, material.judged
+    model, learned, judged = material.events, material.learned, material.judged
     torch.manual_seed(1 + processes.rank)
-    target.to(processes.device)
-    frozen, model = FrozenTarget(target, material.before), material.events
     known = learned.source, learned.answers, preset.packed
-    training = DistilledTraining(frozen, model, material.drafter_before, *known).to(processes.device)
+    training = DistilledTraining(model, material.drafter_before, *known).to(processes.device)
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / "drafter-calibration.jsonl")
     figures = {"before": calibration.note_first()} if processes.first else {}
     stage = material.fitting(preset.stage, processes)

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from eventspec.align.adapters import AdapterConfig
 from eventspec.core import BadInput
-from eventspec.models.eventgpt import EventGpt
-from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.nn import Llama
 from eventspec.pairs.pair_file import PairFile, folder_of
@@ -26,7 +24,7 @@ from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import Branch, PixelSource
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget, as_read
 from eventspec.train.loop import Report, Stage, note_run
-from eventspec.train.material import Material, material_of
+from eventspec.train.material import Material, Models, material_of
 from eventspec.train.models import tapped_branches
 from eventspec.train.names import Given
 from eventspec.train.recorded import Recorded
@@ -71,11 +69,9 @@ def extract(pair: str, given: Given | None, limit: int, out: Path, work: Path, s
     clips = TrainingPreset(0, limit or CLIPS, Stage("states", 0, 0, 1), PACKED)
     digest = None if given is None else hashlib.sha256(given.questions.read_bytes()).hexdigest()[:16]
 
-    def begin(target: VideoLlava, drafter: EventGpt | None) -> None:
-        if drafter is None:
-            raise BadInput(f"pair {pair} has no event model: `eventspec train drafter` makes one")
+    def begin(models: Models) -> None:
         longest = None if given is None else given.longest
-        between = {"target": fingerprint(target), "drafter": fingerprint(drafter)}
+        between = {"target": fingerprint(models.target), "drafter": fingerprint(models.events)}
         note_run(out, {**between, "questions": digest, "max_new_tokens": longest, "limit": limit, "stored": stored})
 
     material = material_of(pair, clips, work, report, given, begin=begin)

@@ -78,37 +78,39 @@ class FrozenTarget:
     def reads(self, visual: Tensor, branches: Branches) -> Said:
         """Visual rows [B, T, D], and for each of the recordings branches that carry the target's logits."""
         hidden, packed = read_branches(self.model.language, self.before, visual, branches)
-        return self.said(self.model.language.logits(hidden), packed, branches)
+        return said_of(self.model.language.logits(hidden), packed, branches)
 
-    def said(self, logits: Tensor, packed: Packed, branches: Branches) -> Said:
-        """Another model's logits [B, R, V] on the rows of packed branches, beside the target's."""
-        assert packed.teacher_ids is not None and packed.teacher_logs is not None
-        teacher = packed.teacher_ids.to(self.device), packed.teacher_logs.to(self.device)
-        lengths = list[int]()
-        for labels, known in zip(packed.labels, branches, strict=True):
-            rows = [len(branch.question) + len(branch.answer) - 1 for branch in known]
-            lengths += [int((part >= 0).sum()) for part in labels[: sum(rows)].split(rows)]
-        return Said(logits, packed.labels.to(self.device), *teacher, tuple(lengths))
 
-    @torch.no_grad()
-    def agreement(self, saying: Saying, answers: Mapping[int, list[Branch]], packed: int) -> dict[str, float]:
-        """Over answers to recordings by number, with what `saying` gives: the share of the target's tokens that come first
-        after its own, tokens of an answer up to the first that does not (what a chain drafted ahead would have accepted), and
-        the share of answers that come out whole."""
-        found: list[list[bool]] = []
-        for number, branches in sorted(answers.items()):
-            for at in range(0, len(branches), packed):
-                with autocast(self.device):
-                    said = saying(np.array([number]), [branches[at : at + packed]])
-                found += [part.tolist() for part in said.right()]
-        tokens = sum(map(len, found))
-        leading = [next((n for n, right in enumerate(own) if not right), len(own)) for own in found]
-        return {
-            "tokens": sum(map(sum, found)) / tokens,
-            "leading": sum(leading) / len(found),
-            "answers": sum(map(all, found)) / len(found),
-            "n_answers": len(found),
-        }
+def said_of(logits: Tensor, packed: Packed, branches: Branches) -> Said:
+    """Another model's logits [B, R, V] on the rows of packed branches, beside the target's."""
+    assert packed.teacher_ids is not None and packed.teacher_logs is not None
+    teacher = packed.teacher_ids.to(logits.device), packed.teacher_logs.to(logits.device)
+    lengths = list[int]()
+    for labels, known in zip(packed.labels, branches, strict=True):
+        rows = [len(branch.question) + len(branch.answer) - 1 for branch in known]
+        lengths += [int((part >= 0).sum()) for part in labels[: sum(rows)].split(rows)]
+    return Said(logits, packed.labels.to(logits.device), *teacher, tuple(lengths))
+
+
+@torch.no_grad()
+def agreement_of(device: torch.device, saying: Saying, answers: Mapping[int, list[Branch]], packed: int) -> dict[str, float]:
+    """Over answers to recordings by number, with what `saying` gives: the share of the target's tokens that come first after
+    its own, tokens of an answer up to the first that does not (what a chain drafted ahead would have accepted), and the share
+    of answers that come out whole."""
+    found: list[list[bool]] = []
+    for number, branches in sorted(answers.items()):
+        for at in range(0, len(branches), packed):
+            with autocast(device):
+                given = saying(np.array([number]), [branches[at : at + packed]])
+            found += [part.tolist() for part in given.right()]
+    tokens = sum(map(len, found))
+    leading = [next((n for n, right in enumerate(own) if not right), len(own)) for own in found]
+    return {
+        "tokens": sum(map(sum, found)) / tokens,
+        "leading": sum(leading) / len(found),
+        "answers": sum(map(all, found)) / len(found),
+        "n_answers": len(found),
+    }
 
 
 class FrozenDrafter:
@@ -137,12 +139,16 @@ def as_read(branches: Branches) -> Branches:
 
 
 class AnswerTraining(nn.Module):
-    """A model that learns to say what a frozen target says of clips, `packed` answers about each at once."""
+    """A model that learns to say what a target says of clips, `packed` answers about each at once."""
 
-    def __init__(self, target: FrozenTarget, clips: PixelSource, answers: Mapping[int, list[Branch]], packed: int) -> None:
+    def __init__(self, clips: PixelSource, answers: Mapping[int, list[Branch]], packed: int) -> None:
         super().__init__()
-        self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
+        self.clips, self.answers, self.packed = clips, answers, packed
         self.rng = np.random.default_rng(0)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         """What the model says at the tokens of the target's answers."""
@@ -151,13 +157,13 @@ class AnswerTraining(nn.Module):
     def losses(self, index: Index, progress: float) -> dict[str, Tensor]:
         """teacher: cross-entropy with the target's own distribution; `_accuracy`: how often its own token comes first."""
         branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
-        with autocast(self.target.device):
-            said = self.said(self.clips, index, branches)
-            return {"teacher": said.teacher_loss(), "_accuracy": said.accuracy()}
+        with autocast(self.device):
+            given = self.said(self.clips, index, branches)
+            return {"teacher": given.teacher_loss(), "_accuracy": given.accuracy()}
 
     def agreement(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
-        """As `FrozenTarget.agreement`, on held-out clips."""
-        return self.target.agreement(lambda index, branches: self.said(clips, index, branches), answers, self.packed)
+        """As `agreement_of`, on held-out clips."""
+        return agreement_of(self.device, lambda index, branches: self.said(clips, index, branches), answers, self.packed)
 
 
 class StreetBatches:

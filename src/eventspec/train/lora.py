@@ -16,14 +16,13 @@ import torch
 from eventspec.core import BadInput
 from eventspec.files import write_text
 from eventspec.models.eventgpt import EventGpt, save_with_weights
-from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile
 from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
-from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, FrozenTarget, Said, as_read
+from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, Said, as_read, said_of
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
-from eventspec.train.material import material_of
+from eventspec.train.material import Models, material_of
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
 
@@ -61,7 +60,6 @@ class LowRankTraining(AnswerTraining):
 
     def __init__(
         self,
-        target: FrozenTarget,
         drafter: FrozenDrafter,
         rank: int,
         clips: PixelSource,
@@ -70,7 +68,7 @@ class LowRankTraining(AnswerTraining):
     ) -> None:
         from peft import LoraConfig, LoraModel  # takes seconds
 
-        super().__init__(target, clips, answers, packed)
+        super().__init__(clips, answers, packed)
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=UPDATED)
         self.updates = LoraModel(drafter.model, config, NAME)
         self.drafter = drafter
@@ -82,7 +80,7 @@ class LowRankTraining(AnswerTraining):
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         hidden, packed = self.drafter.reads(clips, index, branches)
-        return self.target.said(self.drafter.model.language.logits(hidden), packed, as_read(branches))
+        return said_of(self.drafter.model.language.logits(hidden), packed, as_read(branches))
 
     def merged(self) -> EventGpt:
         """The event drafter with its updates in its weights, on the CPU; this training is over then."""
@@ -107,19 +105,15 @@ def train(
     check_rank(rank)
     preset = PRESETS[preset_name]
 
-    def begin(target: VideoLlava, drafter: EventGpt | None) -> None:
-        if drafter is None:
-            raise BadInput(f"pair {pair} has no event model: `eventspec train drafter` makes one")
-        between = {"target": fingerprint(target.language), "drafter": fingerprint(drafter)}
+    def begin(models: Models) -> None:
+        between = {"target": fingerprint(models.ends), "drafter": fingerprint(models.events)}
         note_run(out, {**between, "preset": preset_name, "rank": rank})
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
-    target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
+    drafter, learned, judged = material.events, material.learned, material.judged
     torch.manual_seed(0)
-    for model in (target, drafter):
-        model.to(processes.device)
-    frozen, events = FrozenTarget(target, material.before), FrozenDrafter(drafter, material.drafter_before)
-    training = LowRankTraining(frozen, events, rank, learned.source, learned.answers, preset.packed).to(frozen.device)
+    events = FrozenDrafter(drafter.to(processes.device), material.drafter_before)
+    training = LowRankTraining(events, rank, learned.source, learned.answers, preset.packed).to(processes.device)
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / f"{NAME}-calibration.jsonl")
     figures = {"before": calibration.note_first()} if processes.first else {}
     stage = material.fitting(preset.stage, processes)

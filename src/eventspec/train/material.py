@@ -17,9 +17,10 @@ from eventspec.core import BadInput, Media
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.folder import load_folder
 from eventspec.models.loading import LoadOptions, VisionLanguage
-from eventspec.models.prompt import EventEncoder, FrameEncoder
+from eventspec.models.prompt import EventEncoder, FrameEncoder, TextIds
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.models.weights import fingerprint
+from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile, folder_of
@@ -39,7 +40,6 @@ from eventspec.train.workspace import Answers, Example, apart, target_answers
 ASKED = 4
 """Questions about a user's recordings for every clip that a preset has."""
 
-Begin = Callable[[VideoLlava, EventGpt | None], None]
 Asked = Callable[[int], tuple[Media, list[str]]]
 """A recording's number -> what it holds, and the questions that its answers are to, in their order."""
 
@@ -54,17 +54,51 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Material:
-    """A pair's models, fp32 where a pair of ours has them, the ids `before` their visual rows, and what the target said of the
-    recordings to learn from and of others."""
+class Models:
+    """A pair's models, fp32 where a pair of ours has them: what heads share with the target, the target as a model of ours
+    (else what kind it is, in words), and the event model, if there is one."""
 
     file: PairFile
-    target: VideoLlava
+    ends: LanguageEnds
+    own_target: VideoLlava | str
+    drafter: EventGpt | None
+
+    @property
+    def target(self) -> VideoLlava:
+        """BadInput where it is another's."""
+        if isinstance(self.own_target, str):
+            raise BadInput(f"{self.own_target}: parts that stand between layers are trained for a Video-LLaVA folder")
+        return self.own_target
+
+    @property
+    def events(self) -> EventGpt:
+        """BadInput where the pair has none."""
+        if self.drafter is None:
+            raise BadInput(f"pair {self.file.name} has no event model: `eventspec train drafter` makes one")
+        return self.drafter
+
+
+Begin = Callable[[Models], None]
+
+
+@dataclass(frozen=True)
+class Material:
+    """A pair's models, the ids `before` their visual rows, and what the target said of the recordings to learn from and of
+    others."""
+
+    models: Models
     before: list[int]
     learned: Told
     judged: Told
-    drafter: EventGpt | None = None
     drafter_before: list[int] = field(default_factory=list)
+
+    @property
+    def file(self) -> PairFile:
+        return self.models.file
+
+    @property
+    def target(self) -> VideoLlava:
+        return self.models.target
 
     def fitting(self, stage: Stage, processes: Processes = ALONE) -> Stage:
         """A stage whose batches a user's recordings suffice for; rendered clips always do."""
@@ -74,10 +108,7 @@ class Material:
 
     @property
     def events(self) -> EventGpt:
-        """The event model; BadInput where the pair has none."""
-        if self.drafter is None:
-            raise BadInput(f"pair {self.file.name} has no event model: `eventspec train drafter` makes one")
-        return self.drafter
+        return self.models.events
 
 
 def material_of(
@@ -88,7 +119,7 @@ def material_of(
     given: Given | None = None,
     workers: int = WORKERS,
     processes: Processes = ALONE,
-    begin: Begin = lambda target, drafter: None,
+    begin: Begin = lambda models: None,
 ) -> Material:
     """The material of a pair: by questions about recordings where some are `given`, else clips that are rendered into `out`.
     What is there is not made again; of several processes the first renders, all answer. `begin` is told the models before hours
@@ -97,15 +128,16 @@ def material_of(
     file = PairFile.read(folder_of(pair))
     if file.load is None and given is None:
         target, drafter = load_video_llava(file.place("target")), load_eventgpt(file.place("drafter"))
+        models = Models(file, target.language, target, drafter)
         with processes.first_ahead():
-            begin(target, drafter)
+            begin(models)
             clips = {
                 split: answered(file.folder, out, split, count, report, workers)
                 for split, count in (("train", preset.answered), ("calibration", preset.held_out))
             }
         learned, judged = (Told(*found, asked=_asked_of_street(split, found[0])) for split, found in clips.items())
         before = Questions.of_pair(file.folder).prefix()
-        return Material(file, target, before, learned, judged, drafter, before)
+        return Material(models, before, learned, judged, before)
     if given is None:
         raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
     if file.load is None:
@@ -128,7 +160,7 @@ def material_of_questions(
     given: Given,
     report: Report,
     processes: Processes = ALONE,
-    begin: Begin = lambda target, drafter: None,
+    begin: Begin = lambda models: None,
 ) -> Material:
     """As `material_of`, of a pair of checkpoints, with the drafter that `file` names."""
     drafting = _event_model(file)
@@ -136,18 +168,25 @@ def material_of_questions(
     assert events is None or isinstance(events, EventEncoder)  # EventGPT's are
     drafter = None if events is None else whole(events, EventGpt)
 
+    def models_of(pair: Pair) -> Models:
+        try:
+            target: VideoLlava | str = whole(pair.parts.frame_encoder, VideoLlava)
+        except BadInput as error:  # a recipe that needs it says so
+            target = str(error)
+        return Models(file, pair.parts.ends, target, drafter)
+
     def checked(pair: Pair) -> None:
         with processes.first_ahead():
-            begin(whole(pair.parts.frame_encoder, VideoLlava), drafter)
+            begin(models_of(pair))
 
     with answers_of_target(file, preset, given, report, processes, checked) as (pair, examples):
-        frames, tokens = pair.parts.frame_encoder, pair.tokens
-    target = whole(frames, VideoLlava)
+        models, tokens, text = models_of(pair), pair.tokens, pair.parts.text_ids
+        frames = None if isinstance(models.own_target, str) else pair.parts.frame_encoder
     spaces = () if drafting is None else (tokens, drafting.tokens)
-    learned, judged = (_told(part, given.work, frames, events, spaces) for part in apart(examples))
-    text = examples[0].question.question
-    before, known = frames.text(text)[0], [] if events is None else events.text(text)[0]
-    return Material(file, target, before, learned, judged, drafter, known)
+    learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in apart(examples))
+    question = examples[0].question.question
+    before, known = [] if text is None else text(question)[0], [] if events is None else events.text(question)[0]
+    return Material(models, before, learned, judged, known)
 
 
 @contextmanager
@@ -179,10 +218,11 @@ def _event_model(file: PairFile) -> VisionLanguage | None:
 def _told(
     examples: Sequence[Example],
     work: Path,
-    frames: FrameEncoder,
-    events: EventEncoder | None,
+    encoders: tuple[FrameEncoder | None, EventEncoder | None],
+    text_ids: TextIds | None,
     spaces: tuple[TokenSpace, TokenSpace] | tuple[()],
 ) -> Told:
+    frames, events = encoders
     source = Recorded(work / "pixels", [example.question for example in examples], frames, events)
     answers, texts = dict[int, list[Branch]](), dict[int, list[str]]()
     again = _respelled(spaces) if spaces else None
@@ -198,7 +238,8 @@ def _told(
             tops = _known(example, rows) if again is None else _certain(answer)
             own = Branch(events.text(text)[1], answer, *tops)
             read = None if again is None else same_beginnings(spaces, example.answer, answer)
-        made = Branch(frames.text(text)[1], list(example.answer), example.top_ids, example.top_logs, own, read)
+        asked = [] if text_ids is None else text_ids(text)[1]  # of a target that nothing of ours reads
+        made = Branch(asked, list(example.answer), example.top_ids, example.top_logs, own, read)
         answers.setdefault(number, []).append(made)
         texts.setdefault(number, []).append(text)
     return Told(source, answers, lambda number: (source.media(number), texts[number]))

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from eventspec.compress import Packer, PackerConfig
 from eventspec.files import write_text
-from eventspec.models.eventgpt import EventGpt
 from eventspec.models.video_llava import VideoLlava
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import save_packer
@@ -26,7 +25,7 @@ from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, rounded, run_stage
-from eventspec.train.material import material_of
+from eventspec.train.material import Models, material_of
 from eventspec.train.models import initialise
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
@@ -43,8 +42,8 @@ class PackerTraining(AnswerTraining):
     def __init__(
         self, target: FrozenTarget, packer: Packer, clips: PixelSource, answers: Mapping[int, list[Branch]], packed: int
     ) -> None:
-        super().__init__(target, clips, answers, packed)
-        self.packer = packer
+        super().__init__(clips, answers, packed)
+        self.target, self.packer = target, packer
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         return self.target.reads(self.rows(clips, index), branches)
@@ -71,8 +70,8 @@ def train(
     number of processes. BadInput for a scale that the target's grid does not have."""
     preset = PRESETS[preset_name]
 
-    def begin(target: VideoLlava, drafter: EventGpt | None) -> None:
-        PackerConfig.of(target.config, scale)
+    def begin(models: Models) -> None:
+        PackerConfig.of(models.target.config, scale)
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     target, learned, judged = material.target, material.learned, material.judged

@@ -69,9 +69,9 @@ def low_rank(setup: Setup) -> Iterator[Finding]:
     runs = [read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in setup.folders]
     folder, preset = folder_of(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
     clips, wanted = answered(folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
-    drafter, frozen = _models(folder)
+    drafter, _ = _models(folder)
     size = sum(parameter.numel() for parameter in drafter.model.parameters())
-    judged = lora.LowRankTraining(frozen, drafter, 1, clips, wanted, preset.packed)
+    judged = lora.LowRankTraining(drafter, 1, clips, wanted, preset.packed)
     whole = {"calibration": judged.agreement(clips, wanted), "parameters": size}
     yield ("low-rank",), {"runs": runs, "whole": whole}
 
