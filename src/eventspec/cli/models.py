@@ -80,6 +80,7 @@ def make_pair(
 
     check_empty(out)
     check_outputs({"--out": out}, [])
+    options.check_devices(device, drafter_device)
     for folder in (target, drafter):
         if folder is not None:
             if not folder.is_dir():

@@ -144,9 +144,7 @@ class Models:
             check_method(method)
         # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
         check_choices(methods, [name for name in chosen.given if self.target is None or name != "drafter"])
-        for device in (self.device, self.drafter_device):
-            if device is not None and not re.fullmatch(r"[a-z]+(:\d+)?", device):
-                raise BadInput(f"device '{device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
+        check_devices(self.device, self.drafter_device)
         if chosen.risk is not None:
             check_risk(chosen.risk)
         if self.vocabulary != "auto" and not (chosen.drafter or (also or {}).get("drafter")):
@@ -263,6 +261,13 @@ class Models:
             loaded = loaded.with_adapter(chosen.adapter, next((one for one in methods if one in CHOICES["adapter"]), None))
         loaded = loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
         return loaded.drafting(self.draft)
+
+
+def check_devices(*devices: str | None) -> None:
+    """BadInput for what is no name of a device; whether it is there is known once torch is loaded."""
+    for device in devices:
+        if device is not None and not re.fullmatch(r"[a-z]+(:\d+)?", device):
+            raise BadInput(f"device '{device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
 
 
 def given(context: typer.Context) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""A pair.toml that points to checkpoint folders: what it says, what it notices, and what is missing for its methods."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventspec.cli import run
+from eventspec.pairs.inventory import offers
+from eventspec.pairs.pair_file import PairFile, fingerprint_of, folder_of
+
+GOLDENS = Path(__file__).parents[2].parent / "shared/goldens"
+pytestmark = pytest.mark.skipif(not GOLDENS.exists(), reason="the goldens are not beside this checkout")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Both checkpoints, copied, and the working folder."""
+    shutil.copytree(GOLDENS / "video_llava/checkpoint", tmp_path / "target")
+    shutil.copytree(GOLDENS / "eventgpt/checkpoint", tmp_path / "drafter")
+    shutil.copytree(GOLDENS / "eventgpt/clip", tmp_path / "clip")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    code = run(list(words))
+    found = capsys.readouterr()
+    assert code == 0, found.err
+    return json.loads(found.out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert run(list(words)) == 2
+    found = capsys.readouterr().err
+    assert found.count("\n") == 1, found
+    return found
+
+
+def made(capsys: pytest.CaptureFixture[str], *more: str) -> Path:
+    told(capsys, "models", "pair", "--target", "target", "--drafter", "drafter", "--out", "mine", "--json", *more)
+    return Path("mine")
+
+
+ASKED = ("generate", "--recording", "example:street", "--prompt", "x", "--max-new-tokens", "4", "--json")
+
+
+def test_it_points_and_copies_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = made(capsys, "--name", 'a "name"', "--frames", "4", "--dtype", "bfloat16", "--vocabulary", "intersect")
+    assert [path.name for path in folder.iterdir()] == ["pair.toml"]
+    file = PairFile.read(folder)
+    assert file.name == 'a "name"'
+    assert file.load == {"vocabulary": "intersect", "dtype": "bfloat16", "frames": 4}
+    assert file.place("target") == place / "target"
+    found = told(capsys, *ASKED, "--pair", "mine", "--method", "cross-modal")
+    assert any("intersect" in note for note in found["notes"])
+    assert any("bfloat16" in note for note in found["notes"])
+    assert found["devices"] == {"target": "cpu", "drafter": "cpu"}
+    over = told(capsys, *ASKED, "--pair", "mine", "--method", "autoregressive", "--dtype", "float32")
+    assert not any("bfloat16" in note for note in over["notes"]), "the command line counts more"
+
+
+def test_the_same_pair_with_and_without_a_file_says_the_same(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    ways = (("--pair", "mine"), ("--target", "target", "--drafter", "drafter"))
+    found = [told(capsys, *ASKED, *way, "--method", "cross-modal")["token_ids"] for way in ways]
+    assert found[0] == found[1]
+
+
+def test_what_moved_or_changed_is_noticed_before_anything_is_loaded(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    (place / "target").rename(place / "elsewhere")
+    assert "is no checkpoint's folder (any more)" in refused(capsys, *ASKED, "--pair", "mine")
+    (place / "elsewhere").rename(place / "target")
+    config = json.loads((place / "drafter/config.json").read_text())
+    (place / "drafter/config.json").write_text(json.dumps({**config, "rope_theta": 5.0}))
+    assert "its drafter" in (line := refused(capsys, *ASKED, "--pair", "mine"))
+    assert "is another one than it was" in line
+    assert "its drafter" in refused(capsys, "models", "check", "mine")
+
+
+def test_a_weight_that_changed_is_another_checkpoint(place: Path) -> None:
+    before = fingerprint_of(place / "target")
+    weights = next((place / "target").glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert fingerprint_of(place / "target") != before
+
+
+def test_a_bare_pair_says_what_makes_the_rest(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    listed = told(capsys, "models", "list", "--pair", "mine", "--json")
+    methods = {row["name"]: row for row in listed["methods"]}
+    there = {name for name, row in methods.items() if row["available"]}
+    assert there == {"autoregressive", "cross-modal", "hybrid", "cascade", "compressed-target", "ngram", "auto"}
+    for name, command in {
+        "prior": "train prior",
+        "eagle": "train heads",
+        "aligned": "--output rows",
+        "event-eagle": "--output features",
+        "skip-encode": "--output rows",
+    }.items():
+        assert command in methods[name]["missing"], name
+        assert "--pair mine" in methods[name]["missing"]
+    assert not methods["skip-encode"]["lossless"]
+    file = PairFile.read(folder_of("mine"))
+    assert [offer.name for offer in offers(file) if offer.available] == [name for name in methods if name in there]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[files]\ntarget = "."\n[load]\n', "is no checkpoint's folder"),
+        ('[files]\ndrafter = "."\n[load]\n', "names no target"),
+        ('[files]\ntarget = "../target"\n[load]\nframes = "4"\n', "[load] holds"),
+        ('[files]\ntarget = "../target"\n[load]\nspeed = 4\n', "[load] holds"),
+        ('[files]\ntarget = "../target"\n[load]\n[fingerprints]\ntarget = "0"\n', "is another one than it was"),
+        ('[files]\ntarget = "../target"\n[load]\ndtype = "int3"\n', "int3"),
+        ('[files]\ntarget = "../target"\n[load]\ndrafter_device = "cuda:7"\n', "cuda:7"),
+    ],
+)
+def test_a_file_that_cannot_be_is_one_line(place: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
+    (place / "odd").mkdir()
+    (place / "odd/pair.toml").write_text(f'format = "eventspec-pair"\nversion = 1\nname = "odd"\n{text}')
+    assert says in refused(capsys, *ASKED, "--pair", "odd")
+
+
+def test_models_that_make_no_pair_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, says in (
+        (("--target", "drafter"), "sees events: give it as --drafter"),
+        (("--target", "target", "--drafter", "target"), "the drafter of a pair must see events"),
+        (("--target", "nowhere"), "nowhere"),
+        (("--target", "target", "--drafter-device", "the other"), "device 'the other' is none"),
+    ):
+        assert says in refused(capsys, "models", "pair", *words, "--out", "new")
+        assert not Path("new").exists()
+    made(capsys)
+    assert "mine" in refused(capsys, "models", "pair", "--target", "target", "--out", "mine")
+
+
+def test_a_pair_that_was_moved_still_finds_its_models(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    Path("mine").rename("there")
+    assert told(capsys, *ASKED, "--pair", "there", "--method", "ngram")["lossless"]
