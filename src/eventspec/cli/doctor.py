@@ -27,30 +27,35 @@ def doctor(
     as_json: options.AsJson = False,
     self_test: Annotated[bool, typer.Option(help="Answer for a minute with every method: is it the target's answer?")] = False,
     seconds: Annotated[float | None, typer.Option(help="How long --self-test goes on; default: 60.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Whose answers --self-test compares: nano, or a pair.toml's folder.")] = None,
 ) -> None:
     """What this machine can run, and what to install for the rest; with --self-test, whether its answers are exact."""
-    if seconds is not None and not self_test:
-        raise BadInput("--seconds says how long --self-test goes on: add --self-test, or leave it out")
+    for name, value in {"--seconds": seconds, "--pair": pair}.items():
+        if value is not None and not self_test:
+            raise BadInput(f"{name} is for --self-test: add that, or leave it out")
     lasts = 60.0 if seconds is None else seconds
     if not 1 <= lasts <= 86_400:
         raise BadInput(f"--seconds is {lasts:g}: give 1 to 86400")
     if self_test:
+        from eventspec.pairs.pair_file import PairFile, folder_of
+
+        PairFile.read(folder_of(pair or "embedded")).check_models()
         announced(f"answering with every method for {lasts:g} s")
     facts = examine()
     if self_test:
-        facts["self_test"] = _self_test(lasts)
+        facts["self_test"] = _self_test(pair or "embedded", lasts)
     typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(page(facts)))
     if self_test and not facts["self_test"]["exact"]:
         raise typer.Exit(1)
 
 
-def _self_test(seconds: float) -> Facts:
-    """Every method and head of the bundled pair beside plain decoding, on this machine's own kernels, until time is up."""
+def _self_test(whose: str, seconds: float) -> Facts:
+    """Every method and head of a pair beside plain decoding, on this machine's own kernels, until time is up."""
     from eventspec.experiments.identity import Tally, compare_answers, heads_of, methods_of, rehearsal, totals
     from eventspec.experiments.names import BASE
     from eventspec.pairs import load_pair
 
-    with load_pair("embedded") as pair:
+    with load_pair(whose) as pair:
         arms, tallies = [*methods_of(pair), *heads_of(pair)], dict[str, Tally]()
         until = time.monotonic() + seconds
 
