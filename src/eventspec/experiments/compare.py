@@ -50,7 +50,7 @@ def arms_of(
         arms.append(Arm(method, method, pair, events[0]))
         if method in SEES_EVENTS:
             arms += [Arm(with_events(method, kind), method, pair, kind) for kind in events[1:]]
-    if BASE in methods and pair.workers.placement == "two":
+    if BASE in methods and pair.workers.placement == "two" and not pair.workers.apart:  # where they are, it has its device
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
     return in_contexts(arms, contexts)
 

@@ -31,9 +31,10 @@ class Workers:
     """The workers of one placement, kept between requests so that their threads stay warm. They end with this object. Which
     placement it is, is `asked` for: see `choose_placement`.
 
-    `two`: drafter and target own a device each; on a CPU one core with one intra-op thread each. `one`: both share the device,
-    and a drafter runs between the target's steps, never beside them; on a CPU the target uses all cores, a drafter one.
-    `auto`, on the cores of a CPU: each question has the one or the other, see `share`.
+    `two`: drafter and target own a device each; both on a CPU, one core with one intra-op thread each. `one`: both share the
+    device, and a drafter runs between the target's steps, never beside them; on a CPU the target uses all cores, a drafter one.
+    `auto`, on the cores of a CPU: each question has the one or the other, see `share`. A CPU beside a GPU is a device of its
+    own: a target there has all cores, a drafter all but the one that drives the target's GPU.
     """
 
     here, lock = staticmethod(done_here), staticmethod(threading.Lock)
@@ -41,6 +42,8 @@ class Workers:
     def __init__(self, asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
         self.placement = choose_placement(asked, target_device, drafter_device)
         self._devices: dict[Lane, str] = {"target": target_device, "drafter": drafter_device}
+        self.apart = are_two(target_device, drafter_device)
+        """Whether target and drafter are on different devices, and not on cores of one."""
         # Asked here, not where a worker starts: the drafter's is started from the target's thread, which is pinned already.
         self._cores = own_cores()
         self._load = Load(self._cores)
@@ -123,7 +126,7 @@ class Workers:
 
     def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Future[T]:
         """Queue work on a lane."""
-        if name == "target" and self._devices[name] == "cpu" and self.placement != "two" and not _FORKED:
+        if name == "target" and self._devices[name] == "cpu" and (self.apart or self.placement != "two") and not _FORKED:
             release_team()  # of the thread that asks: the lane's own is to be the only one. A forked child would wait for ever
         news = self._news
         with self._lock:  # nobody is to close the worker meanwhile
@@ -205,9 +208,11 @@ class Workers:
             return Worker(name, device=device)
         if _FORKED:
             return Worker(name, threads=1)
-        if name == "target" and self.placement != "two":
+        if name == "target" and (self.apart or self.placement != "two"):
             # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one.
             return Worker(name, threads=len(self._cores))
+        if self.apart:
+            return Worker(name, threads=max(1, len(self._cores) - 1))
         if self.placement == "one":
             # A drafter's small products gain little from more cores, and a second team would cost the target more, see
             # `release_team`.
@@ -241,15 +246,29 @@ def described_placement(placement: str) -> str:
     return {"one": "one device", "two": "a device for each model"}.get(placement, "cores shared out for every question")
 
 
+def are_two(device: str, other: str) -> bool:
+    """Whether two names are of different devices: `cuda` is the first GPU, and a CPU is one however it is numbered."""
+    return _numbered(device) != _numbered(other)
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """The kind of a device and which one of it."""
+    device = torch.device(name)
+    return device.type, 0 if device.type == "cpu" else device.index or 0
+
+
 def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:
-    """`auto` is two devices where there are two: different GPUs, or a GPU and a CPU; on a CPU with several cores every question
-    has the placement that its drafters need."""
+    """`two` for two devices, which are different GPUs, or a GPU and a CPU; BadInput there for `one`, in which models share one.
+    `auto` on a CPU with several cores: every question has the placement that its drafters need."""
     if asked not in ("auto", "one", "two"):
         raise BadInput(f"device plan '{asked}' is unknown: choose auto, one or two")
+    if are_two(target_device, drafter_device):
+        if asked == "one":
+            where = f"the target is on {target_device}, the drafter on {drafter_device}"
+            raise BadInput(f"device plan one is for models that share a device, and {where}: choose auto or two, or one device")
+        return "two"
     if asked != "auto":
         return asked
-    if target_device != drafter_device:
-        return "two"
     if target_device.startswith("cuda"):
         return "one"
     return "auto" if usable_cores() >= 2 else "one"

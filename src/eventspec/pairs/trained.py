@@ -16,16 +16,17 @@ from eventspec.align.acceptance import Calibrated
 from eventspec.align.adapters import Adapter, AdapterConfig, Output, pooled_layers
 from eventspec.align.substitute import FEATURES
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
-from eventspec.core import BadCheckpoint, BadInput, EventSlice
+from eventspec.core import BadCheckpoint, BadInput, EventSlice, Trace
 from eventspec.drafters.language_model import Scored
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.eventgpt import EventGpt
-from eventspec.models.prompt import EventEncoder, FrameEncoder
+from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
+from eventspec.nn import Projector
 from eventspec.pairs.names import folder_named
 
 ACCEPTANCE = "acceptance.json"
@@ -49,6 +50,11 @@ class Adapters:
     @property
     def target(self) -> VideoLlava:
         return whole(self.frames, VideoLlava)
+
+    @property
+    def devices(self) -> tuple[str, str]:
+        """Where the target and the event model compute."""
+        return str(self.target.projector.linear_1.weight.device), str(self.drafter.projector.linear_1.weight.device)
 
     def usual(self, output: Output) -> str | None:
         """The name of the one with an output that is used unless another is named. BadCheckpoint for a damaged one."""
@@ -93,16 +99,17 @@ class Adapters:
             rows: Tensor = adapter(pooled_layers(drafter, vision.pixels(events), adapter.config.layers))[0]
             return rows
 
-        return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events")
+        return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
 
     def scored(self, name: str) -> Scored:
         """Tokens after what the event model's language model computes, named by the target's own head through an adapter to
         features; errors as `encoder`."""
         adapter, normed, head = self._loaded(name, "features"), self.drafter.language.normed, self.target.language.head
 
-        def scored(hidden: Tensor, rows: Tensor) -> Tensor:
+        def scored(hidden: Tensor, rows: Tensor, trace: Trace) -> Tensor:
             inputs = (normed(hidden), rows)
-            logits: Tensor = head(adapter([inputs[number - 1] for number in adapter.config.layers]))
+            features = adapter([inputs[number - 1] for number in adapter.config.layers])
+            logits: Tensor = head(crossing(features, head.weight, trace, "drafter"))
             return logits
 
         return scored
@@ -185,12 +192,13 @@ def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
 
 def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter:
     """The adapter of a folder, checked against the models it is to stand between; BadCheckpoint in one line for what does not
-    fit."""
+    fit. It lives with the event model: there it works while the target's device is busy with frames, and of its inputs, which
+    may be several, one tensor crosses."""
     config, checkpoint, between = inspect_adapter(folder)
     _check_trained_for(folder, "adapter", between, {"drafter": drafter, "target": target})
     with fields.of_folder(folder):
         config.check(drafter.config, target.config.language.hidden_size)
-    return _filled(lambda: Adapter(config), checkpoint, target)
+    return _filled(lambda: Adapter(config), checkpoint, drafter.projector)
 
 
 def load_packer(folder: Path, target: VideoLlava) -> Packer:
@@ -199,7 +207,7 @@ def load_packer(folder: Path, target: VideoLlava) -> Packer:
     _check_trained_for(folder, "packer", {"target": trained}, {"target": target})
     with fields.of_folder(folder):
         config.check(target.config)
-    return _filled(lambda: Packer(config, target.config), checkpoint, target)
+    return _filled(lambda: Packer(config, target.config), checkpoint, target.projector)
 
 
 def save_adapter(adapter: Adapter, folder: Path, drafter: EventGpt, target: VideoLlava) -> None:
@@ -232,11 +240,11 @@ def _check_trained_for(folder: Path, kind: str, trained: Mapping[str, str], mode
             )
 
 
-def _filled(make: Callable[[], Part], checkpoint: Checkpoint, target: VideoLlava) -> Part:
-    """A part with its checked weights, ready for use beside the target."""
+def _filled(make: Callable[[], Part], checkpoint: Checkpoint, beside: Projector) -> Part:
+    """A part with its checked weights, ready for use beside the model of a projector."""
     with without_memory():
         part = make()
-    names, like = weights.own_names(part), target.projector.linear_1.weight
+    names, like = weights.own_names(part), beside.linear_1.weight
     checkpoint.check(part, names, lambda name: False)
     checkpoint.fill(part, names, like.dtype)
     return part.to(like.device).requires_grad_(False).eval()
