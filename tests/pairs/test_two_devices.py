@@ -21,6 +21,7 @@ from eventspec.ask import Result, generate
 from eventspec.core import Trace
 from eventspec.drafters.heads.checkpoint import TrainedHead, save_head
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead
+from eventspec.experiments.stages import link_of
 from eventspec.models.prompt import crossing
 from eventspec.pairs import Pair, load_pair, trained
 from eventspec.pairs.pair_file import PairFile
@@ -177,6 +178,13 @@ def test_adapters_live_with_the_event_model(folder: Path, devices: dict[str, Pai
         for name in (ROWS, FEATURES_ADAPTER):
             adapter = trained.load_adapter(folder / name, adapters.drafter, adapters.target)
             assert {str(weight.device) for weight in adapter.parameters()} == {DRAFTER}
+
+
+def test_the_link_is_measured_where_there_are_two_devices(devices: dict[str, Pair], here: Pair) -> None:
+    found = link_of(devices["apart"])
+    assert found is not None and found.source == f"measured here, from {DRAFTER} to {TARGET}"
+    assert found.ms(1, 1 << 20) > found.ms(1, 0) >= 0
+    assert link_of(here) is None
 
 
 # --------------------------------------------------------------------------------------------------------- negative controls

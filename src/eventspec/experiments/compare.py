@@ -279,12 +279,18 @@ def settings_of(pair: Pair, sampling: Sampling, about: Mapping[str, Any]) -> dic
         "pair": pair.name,
         "weights": weights,
         "device_plan": pair.workers.placement,
+        **_devices(pair),
         **{name: getattr(sampling, name) for name in named},
         **({"sampling": others} if others else {}),
         "torch": torch.__version__,
         "processor": processor(),
         **about,
     }
+
+
+def _devices(pair: Pair) -> dict[str, Any]:
+    """Where target and drafter are, where these are two devices."""
+    return {"devices": pair.workers.devices} if pair.workers.apart else {}
 
 
 def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
@@ -304,6 +310,7 @@ def environment(pair: Pair, events: Sequence[str] = EVENTS[:1]) -> dict[str, Any
         "pair_sha256": pair.fingerprint(adapters=False),
         "events": list(events),
         "device_plan": pair.workers.placement,
+        **_devices(pair),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "processor": processor(),

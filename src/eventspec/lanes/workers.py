@@ -126,7 +126,12 @@ class Workers:
 
     def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Future[T]:
         """Queue work on a lane."""
-        if name == "target" and self._devices[name] == "cpu" and (self.apart or self.placement != "two") and not _FORKED:
+        if (
+            name == "target"
+            and self._devices[name].startswith("cpu")
+            and (self.apart or self.placement != "two")
+            and not _FORKED
+        ):
             release_team()  # of the thread that asks: the lane's own is to be the only one. A forked child would wait for ever
         news = self._news
         with self._lock:  # nobody is to close the worker meanwhile
