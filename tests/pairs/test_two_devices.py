@@ -18,7 +18,8 @@ from eventspec.align.acceptance import Calibrated, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.align.substitute import FEATURES
 from eventspec.ask import Result, generate
-from eventspec.core import Trace
+from eventspec.core import BadInput, Trace
+from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.heads.checkpoint import TrainedHead, save_head
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead
 from eventspec.experiments.stages import link_of
@@ -178,6 +179,20 @@ def test_adapters_live_with_the_event_model(folder: Path, devices: dict[str, Pai
         for name in (ROWS, FEATURES_ADAPTER):
             adapter = trained.load_adapter(folder / name, adapters.drafter, adapters.target)
             assert {str(weight.device) for weight in adapter.parameters()} == {DRAFTER}
+
+
+def test_one_device_cannot_be_asked_for_where_there_are_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventspec.pairs.folders.load_folder", None)  # before anything is loaded
+    with far_device.far_devices(), pytest.raises(BadInput, match="device plan one is for models that share a device"):
+        load_pair(folder, "one", fit=False, device=TARGET, drafter_device=DRAFTER)
+
+
+def test_another_drafter_comes_to_the_drafters_device(devices: dict[str, Pair]) -> None:
+    with far_device.far_devices():
+        pair = devices["apart"].with_event_drafter(str(SHARED / "eventgpt/checkpoint"))
+    drafter = pair.parts.event_drafter
+    assert isinstance(drafter, Retokenized) and isinstance(drafter.inner, LanguageDrafter)
+    assert str(drafter.inner.model.language.embed.weight.device) == DRAFTER
 
 
 def test_the_link_is_measured_where_there_are_two_devices(devices: dict[str, Pair], here: Pair) -> None:

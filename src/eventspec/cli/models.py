@@ -87,8 +87,10 @@ def make_pair(
             check_files(folder)
 
     from eventspec.models.folder import sees
+    from eventspec.pairs.names import check_devices
     from eventspec.pairs.pair_file import PairFile
 
+    check_devices(device, drafter_device)
     if sees(target) == "events":
         raise BadInput(f"{target} sees events: give it as --drafter, and a model that sees frames as --target")
     if drafter is not None and sees(drafter) != "events":

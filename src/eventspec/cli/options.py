@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -252,16 +251,14 @@ class Models:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
         from eventspec.models.shards import check_files
-        from eventspec.pairs.names import DRAFTLESS, check_choices, check_method, check_parts
+        from eventspec.pairs.names import DRAFTLESS, check_choices, check_devices, check_method, check_parts
         from eventspec.pairs.pair_file import PairFile, folder_of
 
         for method in methods:
             check_method(method)
         # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
         check_choices(methods, [name for name in chosen.given if self.target is None or name != "drafter"])
-        for device in (self.device, self.drafter_device):
-            if device is not None and not re.fullmatch(r"[a-z]+(:\d+)?", device):
-                raise BadInput(f"device '{device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
+        check_devices(self.device, self.drafter_device)
         if chosen.risk is not None:
             check_risk(chosen.risk)
         if self.vocabulary != "auto" and not (chosen.drafter or (also or {}).get("drafter")):
@@ -365,8 +362,7 @@ class Models:
         which, mapping = self._drafting(chosen)
         method = next((one for one in methods if one in SEEING_EVENTS), methods[0])
         if self.target is not None:
-            how = LoadOptions.named(**self._how)
-            drafter = None if which is None else Path(which)
+            drafter, how = None if which is None else Path(which), LoadOptions.named(**self._how)
             more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
             loaded = load_folders(self.target, drafter, method=method, **more)
         else:
