@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import far_device
 import numpy as np
@@ -29,6 +30,9 @@ from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
 from eventspec.recordings import Recording
 
+if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
+    from conftest import Folders
+
 SHARED = Path(__file__).parents[2].parent / "shared/goldens"
 LOSSLESS = ("cross-modal", "eagle", "hybrid", "hybrid-blind", "cascade", "aligned", "event-eagle", "ngram", "auto")
 ELSEWHERE = ("cross-modal", "hybrid", "aligned", "event-eagle")
@@ -39,13 +43,17 @@ ROWS, FEATURES_ADAPTER = "attention", "fused"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden pair's file with adapters and a head of random weights, each on the CPU as it is written."""
-    if not SHARED.exists():
-        pytest.skip("the shared goldens are not beside this checkout")
-    place = tmp_path_factory.mktemp("pair")
-    models, how = (SHARED / "video_llava/checkpoint", SHARED / "eventgpt/checkpoint"), {"dtype": "float32", "frames": 2}
-    file = PairFile.of_checkpoints(place, *models, "golden", how)
+def checkpoints(folders: Folders) -> tuple[Path, Path]:
+    """Target and drafter: the golden ones, whose tokenizers differ; where those are not beside this checkout, others."""
+    golden = SHARED / "video_llava/checkpoint", SHARED / "eventgpt/checkpoint"
+    return golden if SHARED.exists() else (folders.video_llava, folders.eventgpt)
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Their file with adapters and a head of random weights, each on the CPU as it is written."""
+    place, how = tmp_path_factory.mktemp("pair"), {"dtype": "float32", "frames": 2}
+    file = PairFile.of_checkpoints(place, *checkpoints, "golden", how)
     file.write()
     parts = load_pair(place, fit=False).parts
     assert parts.adapters is not None
@@ -114,7 +122,7 @@ def test_every_method_gives_the_targets_answer_and_tells_what_crosses(
 ) -> None:
     found = answered(devices[place], recording, method)
     assert (found.token_ids, found.trace.given_up) == (plain, []), found.trace.notes
-    assert found.trace.drafted > 0
+    assert found.trace.drafted > 0 or method == "ngram"  # which finds nothing in a short answer
     told, spans = found.as_json(), [span for span in found.trace.spans if span.stage == "transfer"]
     assert (told["device_plan"], told["devices"]) == ("two", dict(zip(("target", "drafter"), PLACES[place], strict=True)))
     assert len(spans) >= CROSSING.get(method, 0) and bool(spans) == (method in CROSSING)
@@ -187,9 +195,9 @@ def test_one_device_cannot_be_asked_for_where_there_are_two(folder: Path, monkey
         load_pair(folder, "one", fit=False, device=TARGET, drafter_device=DRAFTER)
 
 
-def test_another_drafter_comes_to_the_drafters_device(devices: dict[str, Pair]) -> None:
+def test_another_drafter_comes_to_the_drafters_device(devices: dict[str, Pair], checkpoints: tuple[Path, Path]) -> None:
     with far_device.far_devices():
-        pair = devices["apart"].with_event_drafter(str(SHARED / "eventgpt/checkpoint"))
+        pair = devices["apart"].with_event_drafter(str(checkpoints[1]), "retokenize")
     drafter = pair.parts.event_drafter
     assert isinstance(drafter, Retokenized) and isinstance(drafter.inner, LanguageDrafter)
     assert str(drafter.inner.model.language.embed.weight.device) == DRAFTER
