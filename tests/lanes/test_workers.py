@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eventspec.core import BadInput
 from eventspec.lanes.worker import RUNNING, Worker, omp_pause, own_cores
-from eventspec.lanes.workers import Workers, choose_placement
+from eventspec.lanes.workers import Workers, choose_placement, described_placement
 
 MANY = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and Linux"
@@ -175,11 +174,14 @@ def test_two_devices_make_two_lanes_and_cores_are_shared_out() -> None:
     assert choose_placement("two") == choose_placement("two", "cuda", "cuda:0") == "two"
 
 
-def test_one_device_is_not_asked_for_where_there_are_two() -> None:
+def test_two_devices_work_in_turns_where_that_is_asked_for() -> None:
+    """The control that tells what overlap is worth."""
     for where in (("cuda:0", "cuda:1"), ("cuda", "cpu"), ("cpu", "cuda:1")):
-        with pytest.raises(BadInput, match=f"the target is on {where[0]}, the drafter on {where[1]}: choose auto or two"):
-            choose_placement("one", *where)
-    assert choose_placement("one", "cuda", "cuda:0") == choose_placement("one", "cpu", "cpu:0") == "one"
+        workers = Workers("one", *where)
+        assert (workers.placement, workers.apart, workers.concurrent, workers.has_room) == ("one", True, False, False)
+        assert described_placement(workers.placement, workers.apart) == "two devices in turns"
+    for where in (("cuda", "cuda:0"), ("cpu", "cpu:0")):
+        assert not Workers("one", *where).apart
 
 
 def test_a_processor_beside_a_gpu_is_a_device_and_no_core() -> None:

@@ -19,7 +19,7 @@ from eventspec.align.acceptance import Calibrated, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.align.substitute import FEATURES
 from eventspec.ask import Result, generate
-from eventspec.core import BadInput, Trace
+from eventspec.core import Trace
 from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.heads.checkpoint import TrainedHead, save_head
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead
@@ -189,10 +189,12 @@ def test_adapters_live_with_the_event_model(folder: Path, devices: dict[str, Pai
             assert {str(weight.device) for weight in adapter.parameters()} == {DRAFTER}
 
 
-def test_one_device_cannot_be_asked_for_where_there_are_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventspec.pairs.folders.load_folder", None)  # before anything is loaded
-    with far_device.far_devices(), pytest.raises(BadInput, match="device plan one is for models that share a device"):
-        load_pair(folder, "one", fit=False, device=TARGET, drafter_device=DRAFTER)
+def test_two_devices_in_turns(devices: dict[str, Pair], recording: Recording, plain: list[int]) -> None:
+    """A control: what the same devices take where nothing overlaps."""
+    with devices["apart"].on("one") as pair:
+        found = answered(pair, recording, "event-eagle")
+    assert (found.token_ids, found.trace.given_up, found.device_plan) == (plain, [], "one")
+    assert found.trace.drafted > 0 and any(span.stage == "transfer" for span in found.trace.spans)
 
 
 def test_another_drafter_comes_to_the_drafters_device(devices: dict[str, Pair], checkpoints: tuple[Path, Path]) -> None:

@@ -88,7 +88,7 @@ def _of_pair(
         counted("measuring") as show,
     ):
         measured = measure(ready, asked, show, reading.open)
-        about = f"pair {ready.name}, {described_placement(ready.workers.placement)}"
+        about = f"pair {ready.name}, {described_placement(ready.workers.placement, ready.workers.apart)}"
     names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
     about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"
     source = f"measured here: means over {several(measured.answers, 'answer')} about {about_what}"

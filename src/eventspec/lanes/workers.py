@@ -32,9 +32,10 @@ class Workers:
     placement it is, is `asked` for: see `choose_placement`.
 
     `two`: drafter and target own a device each; both on a CPU, one core with one intra-op thread each. `one`: both share the
-    device, and a drafter runs between the target's steps, never beside them; on a CPU the target uses all cores, a drafter one.
-    `auto`, on the cores of a CPU: each question has the one or the other, see `share`. A CPU beside a GPU is a device of its
-    own: a target there has all cores, a drafter all but the one that drives the target's GPU.
+    device, and a drafter runs between the target's steps, never beside them, also where it has a device of its own; on a CPU
+    the target uses all cores, a drafter one. `auto`, on the cores of a CPU: each question has the one or the other, see
+    `share`. A CPU beside a GPU is a device of its own: a target there has all cores, a drafter all but the one that drives
+    the target's GPU.
     """
 
     here, lock = staticmethod(done_here), staticmethod(threading.Lock)
@@ -246,9 +247,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_the_child)
 
 
-def described_placement(placement: str) -> str:
-    """A placement in words."""
-    return {"one": "one device", "two": "a device for each model"}.get(placement, "cores shared out for every question")
+def described_placement(placement: str, apart: bool = False) -> str:
+    """A placement in words; `apart`: of two devices."""
+    known = {"one": "two devices in turns" if apart else "one device", "two": "a device for each model"}
+    return known.get(placement, "cores shared out for every question")
 
 
 def are_two(device: str, other: str) -> bool:
@@ -263,17 +265,14 @@ def _numbered(name: str) -> tuple[str, int]:
 
 
 def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:
-    """`two` for two devices, which are different GPUs, or a GPU and a CPU; BadInput there for `one`, in which models share one.
-    `auto` on a CPU with several cores: every question has the placement that its drafters need."""
+    """`auto` is two devices where there are two: different GPUs, or a GPU and a CPU; on a CPU with several cores every question
+    has the placement that its drafters need."""
     if asked not in ("auto", "one", "two"):
         raise BadInput(f"device plan '{asked}' is unknown: choose auto, one or two")
-    if are_two(target_device, drafter_device):
-        if asked == "one":
-            where = f"the target is on {target_device}, the drafter on {drafter_device}"
-            raise BadInput(f"device plan one is for models that share a device, and {where}: choose auto or two, or one device")
-        return "two"
     if asked != "auto":
         return asked
+    if are_two(target_device, drafter_device):
+        return "two"
     if target_device.startswith("cuda"):
         return "one"
     return "auto" if usable_cores() >= 2 else "one"
