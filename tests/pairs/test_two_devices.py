@@ -19,10 +19,11 @@ from eventspec.align.acceptance import Calibrated, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.align.substitute import FEATURES
 from eventspec.ask import Result, generate
-from eventspec.core import Trace
+from eventspec.core import Sampling, Trace
 from eventspec.drafters import LanguageDrafter, Retokenized
 from eventspec.drafters.heads.checkpoint import TrainedHead, save_head
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead
+from eventspec.experiments.compare import arms_of, environment, settings_of
 from eventspec.experiments.stages import link_of
 from eventspec.models.prompt import crossing
 from eventspec.pairs import Pair, load_pair, trained
@@ -39,6 +40,7 @@ ELSEWHERE = ("cross-modal", "hybrid", "aligned", "event-eagle")
 PLACES = {"apart": (TARGET, DRAFTER), "drafter": ("cpu", DRAFTER), "target": (TARGET, "cpu")}
 CROSSING = {"aligned": 1, "event-eagle": 4}
 """Methods in which one model reads what another computed, and how many tensors at least."""
+PLAIN = Sampling()
 ROWS, FEATURES_ADAPTER = "attention", "fused"
 
 
@@ -203,6 +205,16 @@ def test_another_drafter_comes_to_the_drafters_device(devices: dict[str, Pair], 
     drafter = pair.parts.event_drafter
     assert isinstance(drafter, Retokenized) and isinstance(drafter.inner, LanguageDrafter)
     assert str(drafter.inner.model.language.embed.weight.device) == DRAFTER
+
+
+def test_figures_name_two_devices_and_have_no_baseline_on_more_cores(devices: dict[str, Pair], here: Pair) -> None:
+    """Each model has all of its device already; cores are another matter."""
+    where = {"devices": {"target": TARGET, "drafter": DRAFTER}}
+    far = devices["apart"]
+    for told, plainly in ((environment(far), environment(here)), (settings_of(far, PLAIN, {}), settings_of(here, PLAIN, {}))):
+        assert told.items() >= where.items() and "devices" not in plainly
+    assert [arm.name for arm in arms_of(far, ["autoregressive"])] == ["autoregressive"]
+    assert len(arms_of(here, ["autoregressive"])) == 2
 
 
 def test_the_link_is_measured_where_there_are_two_devices(devices: dict[str, Pair], here: Pair) -> None:

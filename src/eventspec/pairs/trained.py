@@ -26,7 +26,6 @@ from eventspec.models.eventgpt import EventGpt
 from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
-from eventspec.nn import Projector
 from eventspec.pairs.names import folder_named
 
 ACCEPTANCE = "acceptance.json"
@@ -198,7 +197,7 @@ def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter
     _check_trained_for(folder, "adapter", between, {"drafter": drafter, "target": target})
     with fields.of_folder(folder):
         config.check(drafter.config, target.config.language.hidden_size)
-    return _filled(lambda: Adapter(config), checkpoint, drafter.projector)
+    return _filled(lambda: Adapter(config), checkpoint, drafter.projector.linear_1.weight)
 
 
 def load_packer(folder: Path, target: VideoLlava) -> Packer:
@@ -207,7 +206,7 @@ def load_packer(folder: Path, target: VideoLlava) -> Packer:
     _check_trained_for(folder, "packer", {"target": trained}, {"target": target})
     with fields.of_folder(folder):
         config.check(target.config)
-    return _filled(lambda: Packer(config, target.config), checkpoint, target.projector)
+    return _filled(lambda: Packer(config, target.config), checkpoint, target.projector.linear_1.weight)
 
 
 def save_adapter(adapter: Adapter, folder: Path, drafter: EventGpt, target: VideoLlava) -> None:
@@ -240,11 +239,11 @@ def _check_trained_for(folder: Path, kind: str, trained: Mapping[str, str], mode
             )
 
 
-def _filled(make: Callable[[], Part], checkpoint: Checkpoint, beside: Projector) -> Part:
-    """A part with its checked weights, ready for use beside the model of a projector."""
+def _filled(make: Callable[[], Part], checkpoint: Checkpoint, like: Tensor) -> Part:
+    """A part with its checked weights, ready for use, of the dtype and on the device of `like`."""
     with without_memory():
         part = make()
-    names, like = weights.own_names(part), beside.linear_1.weight
+    names = weights.own_names(part)
     checkpoint.check(part, names, lambda name: False)
     checkpoint.fill(part, names, like.dtype)
     return part.to(like.device).requires_grad_(False).eval()
