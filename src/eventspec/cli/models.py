@@ -80,6 +80,7 @@ def make_pair(
 
     check_empty(out)
     check_outputs({"--out": out}, [])
+    options.check_devices(device, drafter_device)
     for folder in (target, drafter):
         if folder is not None:
             if not folder.is_dir():
@@ -87,10 +88,8 @@ def make_pair(
             check_files(folder)
 
     from eventspec.models.folder import sees
-    from eventspec.pairs.names import check_devices
     from eventspec.pairs.pair_file import PairFile
 
-    check_devices(device, drafter_device)
     if sees(target) == "events":
         raise BadInput(f"{target} sees events: give it as --drafter, and a model that sees frames as --target")
     if drafter is not None and sees(drafter) != "events":

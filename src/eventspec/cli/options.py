@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -251,7 +252,7 @@ class Models:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
         from eventspec.models.shards import check_files
-        from eventspec.pairs.names import DRAFTLESS, check_choices, check_devices, check_method, check_parts
+        from eventspec.pairs.names import DRAFTLESS, check_choices, check_method, check_parts
         from eventspec.pairs.pair_file import PairFile, folder_of
 
         for method in methods:
@@ -362,7 +363,8 @@ class Models:
         which, mapping = self._drafting(chosen)
         method = next((one for one in methods if one in SEEING_EVENTS), methods[0])
         if self.target is not None:
-            drafter, how = None if which is None else Path(which), LoadOptions.named(**self._how)
+            how = LoadOptions.named(**self._how)
+            drafter = None if which is None else Path(which)
             more: dict[str, Any] = {"vocabulary": mapping, "how": how, "device_plan": self.device_plan}
             loaded = load_folders(self.target, drafter, method=method, **more)
         else:
@@ -374,6 +376,13 @@ class Models:
             loaded = loaded.with_adapter(chosen.adapter, next((one for one in methods if one in CHOICES["adapter"]), None))
         loaded = loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
         return loaded.drafting(self.draft)
+
+
+def check_devices(*devices: str | None) -> None:
+    """BadInput for what is no name of a device; whether it is there is known once torch is loaded."""
+    for device in devices:
+        if device is not None and not re.fullmatch(r"[a-z]+(:\d+)?", device):
+            raise BadInput(f"device '{device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
 
 
 def given(context: typer.Context) -> dict[str, Any]:

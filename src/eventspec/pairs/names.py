@@ -3,7 +3,6 @@ compressions. It needs no model, so that a mistake is named before one is loaded
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,13 +81,6 @@ def check_method(name: str) -> str:
     if name not in METHODS:
         raise BadInput(f"unknown method '{name}': choose one of {', '.join(METHODS)}")
     return name
-
-
-def check_devices(*names: str | None) -> None:
-    """BadInput for what can be no device's name; whether the device is there, `LoadOptions` knows."""
-    for name in names:
-        if name is not None and not re.fullmatch(r"[a-z]+(:\d+)?", name):
-            raise BadInput(f"device '{name}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
 
 
 def check_choices(methods: Sequence[str], given: Iterable[str]) -> None:
