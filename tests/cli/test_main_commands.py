@@ -19,7 +19,7 @@ from eventspec.recordings import Recording, write_native
 
 REAL = DATA / "clips/davis346_traffic_1s"
 STAGES = {
-    "drafter_vision", "drafter_prefill", "target_vision", "target_prefill",
+    "drafter_vision", "drafter_prefill", "target_vision", "target_prefill", "transfer",
     "first_provisional", "first_committed", "decode", "total",
 }  # fmt: skip
 
@@ -46,6 +46,7 @@ def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path
     assert set(early["timing_ms"]) == STAGES
     assert base["timing_ms"]["drafter_vision"] is None
     assert base["timing_ms"]["first_provisional"] is None
+    assert early["timing_ms"]["transfer"] is None, "on one device nothing is moved"
     assert early["usage"]["completion_tokens"] == len(early["token_ids"])
     spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"vision", "prefill", "draft"} <= {span["name"] for span in spans}

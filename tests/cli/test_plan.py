@@ -20,6 +20,16 @@ def test_a_profile_is_predicted_and_says_so(name: str, capsys: pytest.CaptureFix
     assert {"total_ms", "speedup", "tau", "share_of_ceiling", "acceptance_source"} <= set(found["methods"]["cross-modal"])
 
 
+def test_the_link_between_two_devices_is_assumed_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--profile", "h200-7b", "--tokens", "30", "--link", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["link"] == {"gb_s": 50.0, "tensor_ms": 0.02, "source": "assumed: 50 GB/s, and 20 us a tensor"}
+    assert {row["transfer_bytes"] for row in found["methods"].values()} == {0}
+    assert run(["plan", "--profile", "h200-7b", "--tokens", "30"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "between two devices: token ids alone (assumed: 25 GB/s, and 20 us a tensor)" in page
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_page_fits_and_names_the_ceiling(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -45,6 +55,7 @@ def test_the_page_fits_and_names_the_ceiling(
         (["--tokens", "30", "--profile", "h200-7b", "--limit", "3"], "--limit"),
         (["--tokens", "0", "--profile", "h200-7b"], "--tokens"),
         (["--profile", "h200-7b"], "--tokens"),
+        (["--profile", "h200-7b", "--tokens", "30", "--link", "0"], "--link"),
         (["--tokens", "30", "--pair", "nowhere"], "no pair 'nowhere'"),
         (["--tokens", "30", "--pair", ""], "no pair ''"),
         (["--tokens", "30", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),

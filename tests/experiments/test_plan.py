@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from eventspec.core import BadInput
+from eventspec.costs.fit import measure_link
 from eventspec.experiments.figures import Row
 from eventspec.experiments.names import BASE
 from eventspec.experiments.plan import (
     BEST_CASE,
     PROFILES,
     RECORDED,
+    Link,
     StageTimes,
     chain_ahead,
     methods_of,
@@ -122,8 +124,8 @@ def test_the_rule_of_thumb_stands_beside_the_ceiling(share: float, says: str) ->
 
 
 # ---------------------------------------------------------------------------------------------------- from answers to plan
-def answer(tokens: int, rounds: int, accepted_first: int, first: float, each: float) -> Row:
-    """A row as `generate --json` has it, of a machine without noise."""
+def answer(tokens: int, rounds: int, accepted_first: int, first: float, each: float, size: int = 0) -> Row:
+    """A row as `generate --json` has it, of a machine without noise; `size`: bytes of a tensor that crossed."""
     timing = {
         "target_vision": 10.0,
         "first_committed": first,
@@ -137,7 +139,8 @@ def answer(tokens: int, rounds: int, accepted_first: int, first: float, each: fl
         "drafted_levels": 2 * tokens,
     }
     drafter = {"drafter_vision": 3.0, "drafter_prefill": None}
-    return {"token_ids": [0] * tokens, "timing_ms": {**timing, **drafter}, "speculation": spoken}
+    crossed = {"tensors": int(size > 0), "bytes": size}
+    return {"token_ids": [0] * tokens, "timing_ms": {**timing, **drafter}, "speculation": spoken, "crossed": crossed}
 
 
 def answers(lengths: Sequence[int]) -> list[dict[str, Row]]:
@@ -180,6 +183,25 @@ def test_answers_that_end_with_the_head_start_say_nothing_of_later_rounds() -> N
     found = profile_of(rows, "prior")
     assert {committed for _, committed in found.head_start} == {9.0}, "the target's own token would be one too many"
     assert (found.tau, found.round) == (1.0, stages_of(rows).step), "plain decoding, as far as is known"
+
+
+def test_what_crosses_costs_what_the_link_takes() -> None:
+    one, two = answers([9, 9])
+    rows = [{**row, "aligned": answer(9, 3, 5, 45.0, 3.0, size)} for row, size in ((one, 3_000_000), (two, 1_000_000))]
+    stages, methods = stages_of(rows), {name: profile_of(rows, name) for name in rows[0]}
+    usual, slow = (outlook(stages, methods, 20, link) for link in (None, Link(1e-3, 1e9, "a slow one")))
+    assert usual["link"] == {"gb_s": 25.0, "tensor_ms": 0.02, "source": "assumed: 25 GB/s, and 20 us a tensor"}
+    assert usual["methods"]["aligned"]["transfer_bytes"] == 2_000_000
+    assert usual["methods"]["aligned"]["transfer_ms"] == pytest.approx(0.02 + 0.08)
+    assert slow["methods"]["aligned"]["transfer_ms"] == pytest.approx(1 + 2)
+    for found in (usual, slow):
+        assert found["methods"]["cross-modal"]["transfer_bytes"] == found["methods"]["cross-modal"]["transfer_ms"] == 0
+        assert found["methods"]["aligned"]["total_ms"] == usual["methods"]["aligned"]["total_ms"], "it was timed with it"
+
+
+def test_the_link_between_two_devices_is_measured() -> None:
+    each, rate = measure_link("cpu", "cpu")
+    assert each >= 0 and rate > 0
 
 
 def test_an_answer_unlike_the_others_is_mispredicted() -> None:

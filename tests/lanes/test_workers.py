@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eventspec.lanes.worker import RUNNING, Worker, omp_pause
-from eventspec.lanes.workers import Workers, choose_placement
+from eventspec.lanes.worker import RUNNING, Worker, omp_pause, own_cores
+from eventspec.lanes.workers import Workers, choose_placement, described_placement
 
 MANY = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and Linux"
@@ -171,6 +171,29 @@ def test_two_devices_make_two_lanes_and_cores_are_shared_out() -> None:
     several = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
     assert choose_placement("auto") == ("auto" if several else "one")
     assert choose_placement("auto", "cuda:0", "cuda:1") == choose_placement("auto", "cuda:0", "cpu") == "two"
+    assert choose_placement("two") == choose_placement("two", "cuda", "cuda:0") == "two"
+
+
+def test_two_devices_work_in_turns_where_that_is_asked_for() -> None:
+    """The control that tells what overlap is worth."""
+    for where in (("cuda:0", "cuda:1"), ("cuda", "cpu"), ("cpu", "cuda:1")):
+        workers = Workers("one", *where)
+        assert (workers.placement, workers.apart, workers.concurrent, workers.has_room) == ("one", True, False, False)
+        assert described_placement(workers.placement, workers.apart) == "two devices in turns"
+    for where in (("cuda", "cuda:0"), ("cpu", "cpu:0")):
+        assert not Workers("one", *where).apart
+
+
+def test_a_processor_beside_a_gpu_is_a_device_and_no_core() -> None:
+    """All cores for a target, for a drafter all but the one that drives the GPU; nothing is pinned."""
+    cores = len(own_cores())
+    for where, lane, threads in ((("cpu", "cuda:0"), "target", cores), (("cuda:0", "cpu"), "drafter", max(1, cores - 1))):
+        workers = Workers("auto", *where)
+        own, other = workers.worker(lane), workers.worker("drafter" if lane == "target" else "target")
+        assert (workers.placement, workers.apart, own._core, own._threads) == ("two", True, None, threads)
+        assert (other._device, other._core, workers.uniform, workers.has_room) == ("cuda:0", None, True, True)
+        workers.close()
+    assert not Workers("two").apart
 
 
 TEAMS = """

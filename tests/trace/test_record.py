@@ -55,3 +55,15 @@ def test_a_trace_is_one_line_and_a_small_drawing() -> None:
 def test_the_ceiling_is_total_over_vision_and_prefill() -> None:
     assert traced().ceiling == 0.06 / 0.05
     assert Trace().ceiling is None
+
+
+def test_a_transfer_carries_its_bytes_from_the_drafters_own_trace_to_the_file(tmp_path: Path) -> None:
+    made = traced()
+    own = made.beside()
+    own.crossed.append(4096)
+    own.span("transfer", "drafter", own.now(), moved=4096)
+    made.take(own)
+    assert (made.crossed, made.spans[-1].bytes, own.crossed, own.spans) == ([4096], 4096, [], [])
+    made.save(tmp_path / "trace.json")
+    told = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["name"] == "transfer"]
+    assert [event["args"] for event in told] == [{"bytes": 4096}]

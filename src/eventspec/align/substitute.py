@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -84,6 +84,8 @@ class Substitute:
     plain: Sampling
     drafts: Drafts = field(default_factory=Drafts)
     workers: Workers = field(default_factory=lambda: Workers("one"))
+    devices: tuple[str, str] = ("cpu", "cpu")
+    """Where the target and the event model compute."""
 
     def answer(self, media: Media, question: str, context: Context | None = None) -> Drafted:
         """The whole answer to a question, as plain greedy decoding gives it. On the target's lane; cancelling does not stop it.
@@ -113,7 +115,7 @@ class SubstitutedTarget(Target):
     def __init__(self, target: Target, substitute: Substitute, calibrated: Calibrated, risk: float, adapter: str) -> None:
         self.target, self.substitute, self.calibrated, self.adapter = target, substitute, calibrated, adapter
         self.risk, self.threshold = risk, math.inf if calibrated.few(risk) else calibrated.threshold(risk)
-        self.workers = Workers("two")  # answers from events beside an encoding of the frames
+        self.workers = Workers("two", *substitute.devices)  # answers from events beside an encoding of the frames
         self._answers: WeakKeyDictionary[Media, dict[str, Drafted]] = WeakKeyDictionary()
         self._sure: dict[str, tuple[float, float]] = {}
 
@@ -227,7 +229,10 @@ class SubstitutedContext(Context):
         """A new answer from events, which is kept: a recording that is read in parts is opened often."""
         began, known, substitute = trace.now(), self.owner.answers(self.media), self.owner.substitute
         if self._aligned is None and self.media.events is not None:
-            self._aligned = substitute.aligned.encode(self.media, Trace())
+            own = trace.beside()
+            self._aligned = substitute.aligned.encode(self.media, own)
+            trace.spans += [replace(span, lane=lane) for span in own.spans if span.stage == "transfer"]
+            trace.crossed += own.crossed
         drafted = known[question] = substitute.answer(self.media, question, self._aligned)
         if len(known) > KEPT:
             del known[next(iter(known))]

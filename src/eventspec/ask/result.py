@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 from eventspec.core import Trace
 from eventspec.engine.answer import FinishReason
 from eventspec.errors import several
+from eventspec.trace import Lane
 
 READY = 0.1
 _UNVERIFIED: dict[str, Any] = {
@@ -95,6 +96,7 @@ class Result:
                 "completion_tokens": len(self.token_ids),
             },
             "timing_ms": timing(self.trace),
+            "crossed": {"tensors": len(self.trace.crossed), "bytes": sum(self.trace.crossed)},
             "speculation": {
                 "rounds": len(rounds),
                 "drafted": self.trace.drafted,
@@ -124,8 +126,8 @@ class Result:
 def timing(trace: Trace) -> dict[str, float | None]:
     """Milliseconds of every stage; the target's prefill includes the forward that verifies the head start."""
 
-    def stage(name: str, lane: str) -> float | None:
-        spans = [s.end - s.start for s in trace.spans if s.stage == name and s.lane == lane]
+    def stage(name: str, *lanes: str) -> float | None:
+        spans = [s.end - s.start for s in trace.spans if s.stage == name and s.lane in lanes]
         return round(1e3 * sum(spans), 3) if spans else None
 
     def mark(name: str) -> float | None:
@@ -138,6 +140,7 @@ def timing(trace: Trace) -> dict[str, float | None]:
         "drafter_prefill": stage("prefill", "drafter") or stage("drafter prefill", "target"),
         "target_vision": stage("vision", "target"),
         "target_prefill": stage("prefill", "target"),
+        "transfer": stage("transfer", *get_args(Lane)),
         "first_provisional": mark("first_provisional"),
         "first_committed": mark("first_committed"),
         "decode": decode,

@@ -16,9 +16,15 @@ from eventspec.errors import BadInput, several
 
 USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
-PREDICTING = ("tokens", "profile", "as_json")
+PREDICTING = ("tokens", "profile", "link", "as_json")
 """What counts for a machine that is not here."""
 Profile = Annotated[str | None, typer.Option(help="Or predict another machine by name, e.g. rtx4090-nf4-7b or h200-7b.")]
+GigabytesPerSecond = Annotated[
+    float | None,
+    typer.Option(
+        "--link", min=0.01, max=1e5, help="GB/s to assume between two devices; default: as measured where there are two, or 25."
+    ),
+]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")]
 
 
@@ -31,6 +37,7 @@ def plan(
     profile: Profile = None,
     questions: Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")] = None,
     limit: Limit = USUAL_LIMIT,
+    link: GigabytesPerSecond = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
@@ -42,9 +49,10 @@ def plan(
 
         machine = plans.profile(profile)
         about = {"profile": profile, "about": machine.about, "stages_source": machine.source}
-        found = {**about, **plans.outlook(machine.stages, plans.methods_of(machine, tokens), tokens)}
+        assumed = None if link is None else plans.Link.assumed(link)
+        found = {**about, **plans.outlook(machine.stages, plans.methods_of(machine, tokens), tokens, assumed)}
     else:
-        found = _of_pair(models, chosen, reading, (questions, limit), tokens)
+        found = _of_pair(models, chosen, reading, (questions, limit), tokens, link)
     if as_json:
         options.print_found(found, True)
     else:
@@ -57,33 +65,48 @@ def _of_pair(
     reading: Reading,
     asking: tuple[Path | None, int],
     tokens: int,
+    link: float | None,
 ) -> dict[str, Any]:
     questions, limit = asking
-    from eventspec.pairs.names import BASELINE, CHOICES
+    from eventspec.pairs.names import AUTO, BASELINE, CHOICES
     from eventspec.recordings.qa import read_questions
 
     models.check([BASELINE, *(CHOICES[name][-1] for name in chosen.given)], chosen)
     given = None if questions is None else read_questions(questions, limit, reading.open)
     announced(f"measuring {models.name} here, which takes about half a minute")
     with waiting("loading the models"):
+        from eventspec.experiments.plan import Link
         from eventspec.experiments.stages import measure, street_questions
         from eventspec.lanes.workers import choose_placement, described_placement
 
         # For a device each: how cores would be shared out is measured when a pair is loaded, and no part of the model.
-        if models.device_plan == "auto" and choose_placement("auto", models.device or "cpu", models.device or "cpu") == "auto":
+        if models.device_plan == "auto" and choose_placement("auto", *_devices(models)) == "auto":
             models = replace(models, device_plan="two")
-        loaded = models.load([BASELINE, *(CHOICES["drafter"][:1] if chosen.drafter is not None else ())], chosen)
+        loaded = models.load([AUTO], chosen)  # with all that drafts
     with (
         loaded as ready,
         nullcontext(given) if given is not None else street_questions(limit) as asked,
         counted("measuring") as show,
     ):
         measured = measure(ready, asked, show, reading.open)
-        about = f"pair {ready.name}, {described_placement(ready.workers.placement)}"
+        about = f"pair {ready.name}, {described_placement(ready.workers.placement, ready.workers.apart)}"
     names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
     about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"
     source = f"measured here: means over {several(measured.answers, 'answer')} about {about_what}"
-    return {"pair": models.name, "about": about, "stages_source": source, **measured.outlook(tokens)}
+    assumed = None if link is None else Link.assumed(link)
+    return {"pair": models.name, "about": about, "stages_source": source, **measured.outlook(tokens, assumed)}
+
+
+def _devices(models: options.Models) -> tuple[str, str]:
+    """Where target and drafter are to compute, by the command line or by the pair's file; BadInput for what is not there."""
+    from eventspec.models.loading import LoadOptions
+    from eventspec.pairs.pair_file import PairFile, folder_of
+
+    file = None if models.target is not None else PairFile.read(folder_of(models.name))
+    known = {} if file is None or file.load is None else file.load
+    device = models.device or known.get("device", "cpu")
+    how = LoadOptions(device=device, drafter_device=models.drafter_device or known.get("drafter_device"))
+    return how.device, how.drafting.device
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -117,6 +140,12 @@ def _print(found: dict[str, Any]) -> None:
         page.print("acceptance depends on what is seen and asked: give --questions of your own for yours")
     for source in dict.fromkeys(row["acceptance_source"] for row in methods.values() if row["acceptance"] is not None):
         page.print(f"acceptance and tau: {source}")
+    read = {name: row for name, row in methods.items() if row["transfer_bytes"]}
+    moved = [
+        f"{name} {row['transfer_bytes'] / 1e6:.3g} MB an answer, {row['transfer_ms']:.2g} ms" for name, row in read.items()
+    ]
+    says = "; ".join([*moved, "all else token ids" if moved else "token ids alone"])
+    page.print(f"between two devices: {says} ({found['link']['source']})")
     rule = found["rule_of_thumb"]
     page.print(f"untested rule of thumb (prefill share above 40 %, below 20 %): {rule['says']}")
     page.print(f"the ceiling: {rule['ceiling_says']}; {rule['prediction_says']}")

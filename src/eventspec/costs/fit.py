@@ -37,6 +37,7 @@ from eventspec.engine.method import Method
 from eventspec.engine.policy import NO_TAIL
 from eventspec.events.stream import EventStream
 from eventspec.lanes import Workers
+from eventspec.machine import arrived
 from eventspec.models.embedded import IMAGE_SIZE
 from eventspec.nn.draft import TreeConfig
 from eventspec.text import StopDetector
@@ -46,6 +47,8 @@ COUNTS = (4, 12, 24, 40)
 """Tokens of the forwards that are timed."""
 LEVELS = tuple(Budget(max_nodes=2 * depth, max_depth=depth) for depth in (1, 16))
 """Of the drafts that are timed: a shallow one and a deep one."""
+LINK_BYTES = (4 << 10, 16 << 20)
+"""Of the tensors whose way from device to device is timed: next to nothing, and the rows of some recordings."""
 TAILS = (128, 256)
 """Prompt rows that may be left for the forward that verifies the head start."""
 
@@ -261,6 +264,15 @@ def measure_level(session: DraftSession, repeats: int = 12) -> float:
         return partial(session.propose, budget)
 
     return _per_level(in_turns(LEVELS, drafting, repeats))
+
+
+def measure_link(source: str, goal: str, repeats: int = 9) -> tuple[float, float]:
+    """From one device to another: seconds that a tensor takes whatever its size, and bytes a second of a large one."""
+    rows = {size: torch.empty(size, dtype=torch.uint8, device=source) for size in LINK_BYTES}
+    taken = in_turns(LINK_BYTES, lambda size: lambda: arrived(rows[size].to(goal)), repeats)
+    few, many = LINK_BYTES
+    least = median(taken[few])
+    return least, (many - few) / max(median(taken[many]) - least, 1e-9)
 
 
 def measure_opening(begin: Callable[[], DraftSession], repeats: int = 3) -> float:

@@ -56,7 +56,7 @@ Written = tuple[tuple[int, float], ...]
 """Tokens of an answer from its beginning on, each with the probability that its writer gave it after those before."""
 Lookahead = Callable[[str, Sequence[int]], list[int]]
 """(question, answer so far) -> the tokens that are likely to follow, at best a few; [] where that is not clear."""
-Scored = Callable[[Tensor, Tensor], Tensor]
+Scored = Callable[[Tensor, Tensor, Trace], Tensor]
 """Logits [T, V] of what follows rows [T, D], from the last layer's outputs [T, D] and the rows."""
 Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
@@ -268,7 +268,8 @@ class LanguageDraft(ModelReading):
     def _children(self, hidden: Tensor, rows: Tensor) -> list[Children]:
         """The likeliest next tokens after each row [T, D], from the last layer's outputs [T, D]."""
         began = self.trace.now()
-        logits = self.language.logits(hidden) if self.model.scored is None else self.model.scored(hidden, rows)
+        scored = self.model.scored
+        logits = self.language.logits(hidden) if scored is None else scored(hidden, rows, self.trace)
         shares, tokens = logits[..., : self.model.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)

@@ -70,7 +70,7 @@ class RespelledDraft(ModelReading):
             self.outs[kept + 1 :] = zip(hidden.split(1), read.split(1), strict=True)
         assert self.model.scored is not None  # the drafter has it
         began = self.trace.now()
-        best = self.model.scored(*self.outs[len(wanted)])[0, : self.model.limit].float().softmax(-1).max(-1)
+        best = self.model.scored(*self.outs[len(wanted)], self.trace)[0, : self.model.limit].float().softmax(-1).max(-1)
         self.trace.forward("drafter", self.trace.now() - began)
         return int(best.indices), float(best.values)
 

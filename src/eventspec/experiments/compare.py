@@ -50,7 +50,7 @@ def arms_of(
         arms.append(Arm(method, method, pair, events[0]))
         if method in SEES_EVENTS:
             arms += [Arm(with_events(method, kind), method, pair, kind) for kind in events[1:]]
-    if BASE in methods and pair.workers.placement == "two":
+    if BASE in methods and pair.workers.placement == "two" and not pair.workers.apart:  # where they are, it has its device
         arms.append(Arm(ALL_CORES, BASE, pair.on("one"), events[0]))
     return in_contexts(arms, contexts)
 
@@ -279,12 +279,18 @@ def settings_of(pair: Pair, sampling: Sampling, about: Mapping[str, Any]) -> dic
         "pair": pair.name,
         "weights": weights,
         "device_plan": pair.workers.placement,
+        **_devices(pair),
         **{name: getattr(sampling, name) for name in named},
         **({"sampling": others} if others else {}),
         "torch": torch.__version__,
         "processor": processor(),
         **about,
     }
+
+
+def _devices(pair: Pair) -> dict[str, Any]:
+    """Where target and drafter are, where these are two devices."""
+    return {"devices": pair.workers.devices} if pair.workers.apart else {}
 
 
 def _must_have_frames(pair: Pair, recordings: Recordings) -> None:
@@ -304,6 +310,7 @@ def environment(pair: Pair, events: Sequence[str] = EVENTS[:1]) -> dict[str, Any
         "pair_sha256": pair.fingerprint(adapters=False),
         "events": list(events),
         "device_plan": pair.workers.placement,
+        **_devices(pair),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "processor": processor(),

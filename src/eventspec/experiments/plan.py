@@ -78,6 +78,29 @@ class StageTimes:
 
 
 @dataclass(frozen=True)
+class Link:
+    """How tensors get from the drafter's device to the target's."""
+
+    seconds: float
+    """Of a tensor, whatever its size."""
+    bytes_per_second: float
+    source: str
+
+    def ms(self, tensors: float, size: float) -> float:
+        """Milliseconds of so many tensors of `size` bytes together."""
+        return 1e3 * (tensors * self.seconds + size / self.bytes_per_second)
+
+    @classmethod
+    def assumed(cls, gigabytes: float) -> Link:
+        """One of so many GB/s that nobody measured."""
+        return cls(2e-5, 1e9 * gigabytes, f"assumed: {gigabytes:g} GB/s, and 20 us a tensor")
+
+
+USUAL_LINK = 25.0
+"""GB/s, about what PCIe 4.0 with 16 lanes gives between two GPUs."""
+
+
+@dataclass(frozen=True)
 class MethodProfile:
     """What a method adds to vision and prefill, and what its rounds cost and yield."""
 
@@ -98,6 +121,8 @@ class MethodProfile:
     device_plan: str = "two"
     best_case: bool = False
     """Whether it bounds what a head start alone gains, and was not seen."""
+    crossed: tuple[float, float] = (0.0, 0.0)
+    """Tensors of one model that the other reads in an answer, and their bytes; token ids do not count."""
 
     def rounds(self, tokens: int) -> float:
         """Rounds after the head start, in the mean."""
@@ -142,11 +167,13 @@ def chain_ahead(
     return MethodProfile(head_start, begin, 1.0, stages.step, acceptance, source, 2, device_plan, best_case)
 
 
-def outlook(stages: StageTimes, methods: Mapping[str, MethodProfile], tokens: int) -> dict[str, Any]:
-    """The object of `plan --json`: everything in it is predicted from `stages` and `methods`."""
+def outlook(stages: StageTimes, methods: Mapping[str, MethodProfile], tokens: int, link: Link | None = None) -> dict[str, Any]:
+    """The object of `plan --json`: everything in it is predicted from `stages`, `methods` and the `link` between two devices,
+    by default one of `USUAL_LINK`."""
+    link = link or Link.assumed(USUAL_LINK)
     if tokens < 1:
         raise BadInput(f"{tokens} tokens are no answer: give at least 1")
-    predicted = {name: _prediction(stages, method, tokens) for name, method in methods.items()}
+    predicted = {name: _prediction(stages, method, tokens, link) for name, method in methods.items()}
     drafting = {name: row["speedup"] for name, row in predicted.items() if name != BASE and not row["best_case"]}
     fastest = max(drafting, key=drafting.__getitem__, default=None)
     free = stages.free_draft_tokens
@@ -163,6 +190,7 @@ def outlook(stages: StageTimes, methods: Mapping[str, MethodProfile], tokens: in
         },
         "verify_curve": {str(length): _short(cost) for length, cost in stages.verify_curve},
         "free_draft_tokens": _short(free),
+        "link": {"gb_s": _short(link.bytes_per_second / 1e9), "tensor_ms": _short(link.ms(1, 0)), "source": link.source},
         "prefill_share": _short(stages.prefill_share(tokens)),
         "ceiling": _short(stages.ceiling(tokens)),
         "rule_of_thumb": rule_of_thumb(stages.prefill_share(tokens), fastest, drafting.get(fastest or "", 0.0)),
@@ -186,7 +214,7 @@ def rule_of_thumb(share: float, fastest: str | None, speedup: float) -> dict[str
     return {"thresholds": list(RULE), "says": says, "ceiling_says": ceiling, "prediction_says": predicted}
 
 
-def _prediction(stages: StageTimes, method: MethodProfile, tokens: int) -> dict[str, Any]:
+def _prediction(stages: StageTimes, method: MethodProfile, tokens: int, link: Link) -> dict[str, Any]:
     total, rounds = method.total(stages, tokens), method.rounds(tokens)
     speedup = stages.autoregressive(tokens) / total
     return {
@@ -202,6 +230,8 @@ def _prediction(stages: StageTimes, method: MethodProfile, tokens: int) -> dict[
         "later_rounds": _short(rounds),
         "round_ms": _short(method.round),
         "round_tokens": _short(method.tau),
+        "transfer_bytes": round(method.crossed[1]),
+        "transfer_ms": _short(link.ms(*method.crossed)),
         "device_plan": method.device_plan,
         "best_case": method.best_case,
     }

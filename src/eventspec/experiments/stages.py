@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from eventspec.core import Budget, Trace
-from eventspec.costs.fit import measure_level, measure_verify, request, session_of
+from eventspec.costs.fit import measure_level, measure_link, measure_verify, request, session_of
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
 from eventspec.experiments.figures import Row, column
 from eventspec.experiments.names import BASE
-from eventspec.experiments.plan import MethodProfile, StageTimes, outlook
+from eventspec.experiments.plan import Link, MethodProfile, StageTimes, outlook
 from eventspec.experiments.statistics import mean, ratio_of_sums
 from eventspec.pairs import Pair
 from eventspec.pairs.names import EVENT_METHOD
@@ -45,10 +45,12 @@ class Measured:
     recordings: tuple[str, ...]
     """What the questions were about: acceptance is theirs, and another scene's may be higher or lower."""
     environment: Mapping[str, Any]
+    link: Link | None
+    """Between the models' devices, where they are two."""
 
-    def outlook(self, tokens: int) -> dict[str, Any]:
-        """As `plan.outlook`, and what it was made of."""
-        found = outlook(self.stages, self.methods, tokens)
+    def outlook(self, tokens: int, assumed: Link | None = None) -> dict[str, Any]:
+        """As `plan.outlook`, and what it was made of. `assumed`: another link between two devices than the real one."""
+        found = outlook(self.stages, self.methods, tokens, assumed or self.link)
         for name, row in found["methods"].items():
             row["error"] = self.errors[name]
         made_of = {"answers": self.answers, "recordings": list(self.recordings), "environment": dict(self.environment)}
@@ -87,7 +89,16 @@ def measure(
     methods = {name: profile_of(rows, name, plan) for name in names}
     errors = {name: held_out_error(rows, name) for name in names}
     recordings = tuple(dict.fromkeys(question.recording.name for question in questions))
-    return Measured(stages, methods, errors, len(rows), recordings, environment(pair, ["real"]))
+    return Measured(stages, methods, errors, len(rows), recordings, environment(pair, ["real"]), link_of(pair))
+
+
+def link_of(pair: Pair) -> Link | None:
+    """How rows get from the drafter's device to the target's, measured there; None where that is one device."""
+    if not pair.workers.apart:
+        return None
+    devices = pair.workers.devices
+    each, rate = pair.workers.start("drafter", lambda: measure_link(devices["drafter"], devices["target"])).result()
+    return Link(each, rate, f"measured here, from {devices['drafter']} to {devices['target']}")
 
 
 def stages_of(rows: Sequence[Mapping[str, Row]]) -> StageTimes:
@@ -125,6 +136,10 @@ def profile_of(rows: Sequence[Mapping[str, Row]], method: str, device_plan: str 
         acceptance=ratio_of_sums([s["accepted"] for s in spoken], [s["drafted_levels"] for s in spoken]),
         source=source,
         device_plan=device_plan,
+        crossed=(
+            mean([row["crossed"]["tensors"] for row in own]) or 0.0,
+            mean([row["crossed"]["bytes"] for row in own]) or 0.0,
+        ),
     )
 
 

@@ -51,7 +51,7 @@ def remarks(found: Figures) -> list[str]:
 
     methods, where = found["methods"], found["environment"]
     n = f"n = {several(found['n'], 'question')} about {several(found['recordings'], 'recording')}"
-    about = f"{n}, {described_placement(where['device_plan'])}."
+    about = f"{n}, {described_placement(where['device_plan'], 'devices' in where)}."
     if where.get("load"):
         about += f" Load average {where['load'][0]:.1f} on {where['cores']} cores."
     some = [own["speedup_ci95"] for own in methods.values() if "speedup_ci95" in own]

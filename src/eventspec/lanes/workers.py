@@ -31,9 +31,11 @@ class Workers:
     """The workers of one placement, kept between requests so that their threads stay warm. They end with this object. Which
     placement it is, is `asked` for: see `choose_placement`.
 
-    `two`: drafter and target own a device each; on a CPU one core with one intra-op thread each. `one`: both share the device,
-    and a drafter runs between the target's steps, never beside them; on a CPU the target uses all cores, a drafter one.
-    `auto`, on the cores of a CPU: each question has the one or the other, see `share`.
+    `two`: drafter and target own a device each; both on a CPU, one core with one intra-op thread each. `one`: both share the
+    device, and a drafter runs between the target's steps, never beside them, also where it has a device of its own; on a CPU
+    the target uses all cores, a drafter one. `auto`, on the cores of a CPU: each question has the one or the other, see
+    `share`. A CPU beside a GPU is a device of its own: a target there has all cores, a drafter all but the one that drives
+    the target's GPU.
     """
 
     here, lock = staticmethod(done_here), staticmethod(threading.Lock)
@@ -41,6 +43,8 @@ class Workers:
     def __init__(self, asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> None:
         self.placement = choose_placement(asked, target_device, drafter_device)
         self._devices: dict[Lane, str] = {"target": target_device, "drafter": drafter_device}
+        self.apart = are_two(target_device, drafter_device)
+        """Whether target and drafter are on different devices, and not on cores of one."""
         # Asked here, not where a worker starts: the drafter's is started from the target's thread, which is pinned already.
         self._cores = own_cores()
         self._load = Load(self._cores)
@@ -123,7 +127,12 @@ class Workers:
 
     def start(self, name: Lane, work: Callable[[], T], serving: object = None) -> Future[T]:
         """Queue work on a lane."""
-        if name == "target" and self._devices[name] == "cpu" and self.placement != "two" and not _FORKED:
+        if (
+            name == "target"
+            and self._devices[name].startswith("cpu")
+            and (self.apart or self.placement != "two")
+            and not _FORKED
+        ):
             release_team()  # of the thread that asks: the lane's own is to be the only one. A forked child would wait for ever
         news = self._news
         with self._lock:  # nobody is to close the worker meanwhile
@@ -205,9 +214,11 @@ class Workers:
             return Worker(name, device=device)
         if _FORKED:
             return Worker(name, threads=1)
-        if name == "target" and self.placement != "two":
+        if name == "target" and (self.apart or self.placement != "two"):
             # Said aloud: a new thread takes the count that was set last anywhere, and a pinned worker has set one.
             return Worker(name, threads=len(self._cores))
+        if self.apart:
+            return Worker(name, threads=max(1, len(self._cores) - 1))
         if self.placement == "one":
             # A drafter's small products gain little from more cores, and a second team would cost the target more, see
             # `release_team`.
@@ -236,9 +247,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_the_child)
 
 
-def described_placement(placement: str) -> str:
-    """A placement in words."""
-    return {"one": "one device", "two": "a device for each model"}.get(placement, "cores shared out for every question")
+def described_placement(placement: str, apart: bool = False) -> str:
+    """A placement in words; `apart`: of two devices."""
+    known = {"one": "two devices in turns" if apart else "one device", "two": "a device for each model"}
+    return known.get(placement, "cores shared out for every question")
+
+
+def are_two(device: str, other: str) -> bool:
+    """Whether two names are of different devices: `cuda` is the first GPU, and a CPU is one however it is numbered."""
+    return _numbered(device) != _numbered(other)
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """The kind of a device and which one of it."""
+    device = torch.device(name)
+    return device.type, 0 if device.type == "cpu" else device.index or 0
 
 
 def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str = "cpu") -> str:
@@ -248,7 +271,7 @@ def choose_placement(asked: str, target_device: str = "cpu", drafter_device: str
         raise BadInput(f"device plan '{asked}' is unknown: choose auto, one or two")
     if asked != "auto":
         return asked
-    if target_device != drafter_device:
+    if are_two(target_device, drafter_device):
         return "two"
     if target_device.startswith("cuda"):
         return "one"

@@ -43,6 +43,20 @@ def timed_vision(trace: Trace, lane: Lane, encode: Callable[[], Tensor]) -> Tens
     return visual
 
 
+def crossing(rows: Tensor, like: Tensor, trace: Trace, lane: Lane) -> Tensor:
+    """What one model computed as another reads it: where `like` lies, a weight of that one, and in its precision. Nothing else
+    takes a tensor from model to model. Between devices the trace has it as a transfer with its bytes."""
+    trace.crossed.append(rows.nbytes)
+    if rows.device == like.device:
+        return rows.to(like.dtype)
+    arrived(rows)  # what computes them is no part of the transfer
+    began = trace.now()
+    moved = rows.to(like)
+    arrived(moved)
+    trace.span("transfer", lane, began, moved=rows.nbytes)
+    return moved
+
+
 class PromptEncoder(Protocol):
     """How a model sees a recording and reads a question about it."""
 
@@ -153,7 +167,7 @@ class FrameEncoder:
 @dataclass(eq=False)
 class EventEncoder:
     """A window's events through `see` (-> rows [T, D]); a prompt of more than `most_rows` is cut there. `name` of the model,
-    `vision` as for frames."""
+    `vision` as for frames. `crosses`: what sees the events is another model than the language model."""
 
     language: Llama
     text: TextIds
@@ -161,10 +175,12 @@ class EventEncoder:
     name: str
     most_rows: int | None = None
     vision: Vision | None = None
+    crosses: bool = False
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         events = self._seen(media)
-        return timed_vision(trace, lane, lambda: self.see(events))
+        visual = timed_vision(trace, lane, lambda: self.see(events))
+        return crossing(visual, self.language.embed.weight, trace, lane) if self.crosses else visual
 
     def pixels(self, media: Media) -> Tensor:
         """What its tower reads of a recording, float [images, 3, S, S]; BadInput without events."""

@@ -25,15 +25,16 @@ def with_event_drafter(parts: Parts, name: str, which: str, mapping: str, how: L
     mapping: see `in_target_ids`. Raises BadInput and BadCheckpoint, one line each.
     """
     folder = folder_named("drafter", which, parts.drafters)
-    drafting = parts.open_drafter(folder) if which in parts.drafters else load_folder(folder, how or LoadOptions())
+    opened = parts.open_drafter if which in parts.drafters else load_folder
+    drafting = opened(folder, how or parts.drafting)
     if drafting.modality != "events":
         raise BadInput(f"{which} sees {drafting.modality}: the drafter of method {EVENT_METHOD} must see events")
     made, note = in_target_ids(parts.tokens, drafting, mapping, (which, f"pair {name}"))
     return replace(parts, event_drafter=made, event_note=note)
 
 
-def embedded_drafter(folder: Path) -> VisionLanguage:
-    """The folder of an embedded pair's drafter with a tokenizer of its own, with its prompts."""
+def embedded_drafter(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
+    """The folder of an embedded pair's drafter with a tokenizer of its own, with its prompts; loaded as all of the pair is."""
     vocabulary = Vocabulary.load(folder / "tokenizer.json")
     model = in_reduced_precision(load_eventgpt(folder, rows=vocabulary.size))
     return VisionLanguage.of("EventGPT", drafter_encoder(model, vocabulary.encode), TokenSpace(vocabulary, EOS), "events")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -54,9 +53,8 @@ def load_folders(
         raise BadInput(f"method {method} needs a drafter: give --drafter FOLDER, or --method autoregressive")
     loaded = load_folder(target, replace(how, drafter_device=None))
     drafting = load_folder(drafter, how.drafting) if drafter is not None and method in SEEING_EVENTS else None
-    policy, opener = _policy(loaded, how), partial(load_folder, how=how.drafting)
-    parts = Parts.of(loaded, drafting, file)
-    parts = replace(parts, policy=policy, notes=parts.notes + _precision(loaded, how), open_drafter=opener)
+    policy, parts = _policy(loaded, how), Parts.of(loaded, drafting, file)
+    parts = replace(parts, policy=policy, notes=parts.notes + _precision(loaded, how), drafting=how.drafting)
     if drafting is not None:
         lookahead = None if parts.prior is None else parts.prior.sure_of
         made, note = in_target_ids(parts.tokens, drafting, vocabulary, (f"{drafter}", f"{target}"), lookahead)

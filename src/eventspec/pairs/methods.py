@@ -202,7 +202,8 @@ def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
         drafter = RespelledDrafter(EVENT_EAGLE, adapters.events, parts.tokens, adapters.other_ids, adapters.scored(which))
     else:
         lookahead = None if parts.prior is None else parts.prior.sure_of
-        drafter = LanguageDrafter(EVENT_EAGLE, adapters.events, parts.tokens.eos_id, None, lookahead, adapters.scored(which))
+        events, rows = adapters.events, adapters.events.language.config.vocab_size  # what it reads must have a row there
+        drafter = LanguageDrafter(EVENT_EAGLE, events, parts.tokens.eos_id, rows, lookahead, adapters.scored(which))
     return drafted_by_events(parts, drafter, None if name is None else f"drafter: the event drafter through adapter {name}")
 
 
@@ -258,10 +259,11 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
     if parts.adapters is None:
         raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
     target, prior = LanguageTarget(parts.adapters.encoder(name), lossless=False), parts.prior
-    plain = parts.tokens.sampling(Sampling(max_new_tokens=LONGEST))
+    made = Substitute(target, lambda question, answer: 0.0, parts.tokens.sampling(Sampling(max_new_tokens=LONGEST)))
+    made = replace(made, devices=parts.adapters.devices)
     if prior is None:
-        return Substitute(target, lambda question, answer: 0.0, plain)
-    return Substitute(target, prior.log_probability, plain, Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))
+        return made
+    return replace(made, blind=prior.log_probability, drafts=Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))
 
 
 def auto(parts: Parts, methods: Mapping[str, Method]) -> Method | None:

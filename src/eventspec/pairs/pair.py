@@ -82,7 +82,9 @@ class Pair:
     """What the source of a recording begins with that is of the kind the pair was trained on; "" when it may be of any kind."""
 
     def __repr__(self) -> str:
-        return f"<Pair {self.name}: {', '.join(self.methods)}; {described_placement(self.workers.placement)}>"
+        return (
+            f"<Pair {self.name}: {', '.join(self.methods)}; {described_placement(self.workers.placement, self.workers.apart)}>"
+        )
 
     # ------------------------------------------------------------------------------------------------------------ its parts
     @property

@@ -11,7 +11,7 @@ from eventspec.drafters import Mixture, TextPrior
 from eventspec.engine import DraftPolicy
 from eventspec.models.folder import load_folder
 from eventspec.models.hf_session import HfTarget
-from eventspec.models.loading import VisionLanguage
+from eventspec.models.loading import LoadOptions, VisionLanguage
 from eventspec.models.prompt import EventEncoder, FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
 from eventspec.nn.llama import LanguageEnds
@@ -46,8 +46,10 @@ class Parts:
     """Drafts in method cross-modal, from events, in the target's ids."""
     event_note: str | None = None
     """What the trace says of it."""
-    open_drafter: Callable[[Path], VisionLanguage] = load_folder
+    open_drafter: Callable[[Path, LoadOptions], VisionLanguage] = load_folder
     """Opens one of `drafters`."""
+    drafting: LoadOptions = field(default_factory=LoadOptions)
+    """How, and where, checkpoints that draft are loaded."""
     sees_events: str = EVENT_METHOD
     """The method whose drafter sees events in method hybrid."""
 

@@ -17,14 +17,14 @@ from eventspec.align.acceptance import Calibrated
 from eventspec.align.adapters import Adapter, AdapterConfig, Output, pooled_layers
 from eventspec.align.substitute import FEATURES
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
-from eventspec.core import BadCheckpoint, BadInput, EventSlice
+from eventspec.core import BadCheckpoint, BadInput, EventSlice, Trace
 from eventspec.drafters.language_model import Scored
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.eventgpt import EventGpt
-from eventspec.models.prompt import EventEncoder, FrameEncoder
+from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.names import folder_named
@@ -53,6 +53,11 @@ class Adapters:
     @property
     def target(self) -> VideoLlava:
         return whole(self.frames, VideoLlava)
+
+    @property
+    def devices(self) -> tuple[str, str]:
+        """Where the target and the event model compute."""
+        return str(self.target.projector.linear_1.weight.device), str(self.drafter.projector.linear_1.weight.device)
 
     def usual(self, output: Output) -> str | None:
         """The name of the one with an output that is used unless another is named. BadCheckpoint for a damaged one."""
@@ -97,16 +102,17 @@ class Adapters:
             rows: Tensor = adapter(pooled_layers(drafter, vision.pixels(events), adapter.config.layers))[0]
             return rows
 
-        return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events")
+        return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
 
     def scored(self, name: str) -> Scored:
         """Tokens after what the event model's language model computes, named by the target's own head through an adapter to
         features; errors as `encoder`."""
         adapter, normed, head = self._loaded(name, "features"), self.drafter.language.normed, self.target.language.head
 
-        def scored(hidden: Tensor, rows: Tensor) -> Tensor:
+        def scored(hidden: Tensor, rows: Tensor, trace: Trace) -> Tensor:
             inputs = (normed(hidden), rows)
-            logits: Tensor = head(adapter([inputs[number - 1] for number in adapter.config.layers]))
+            features = adapter([inputs[number - 1] for number in adapter.config.layers])
+            logits: Tensor = head(crossing(features, head.weight, trace, "drafter"))
             return logits
 
         return scored
@@ -189,12 +195,13 @@ def inspect_packer(folder: Path) -> tuple[PackerConfig, Checkpoint, str]:
 
 def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter:
     """The adapter of a folder, checked against the models it is to stand between; BadCheckpoint in one line for what does not
-    fit."""
+    fit. It lives with the event model: there it works while the target's device is busy with frames, and of its inputs, which
+    may be several, one tensor crosses."""
     config, checkpoint, between = inspect_adapter(folder)
     _check_trained_for(folder, "adapter", between, _fingerprints(drafter=drafter, target=target))
     with fields.of_folder(folder):
         config.check(drafter.config, target.config.language.hidden_size)
-    return _filled(lambda: Adapter(config), checkpoint, target.projector.linear_1.weight)
+    return _filled(lambda: Adapter(config), checkpoint, drafter.projector.linear_1.weight)
 
 
 def load_adapter_between(folder: Path, fingerprints: Mapping[str, str]) -> Adapter:

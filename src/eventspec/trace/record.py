@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Lane = Literal["target", "drafter"]
 """A row of the timeline."""
-Stage = Literal["vision", "prefill", "drafter prefill", "draft", "verify", "decode"]
+Stage = Literal["vision", "transfer", "prefill", "drafter prefill", "draft", "verify", "decode"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Span:
     end: float
     round: int | None = None
     """Which of `Trace.rounds` it is the target's forward of."""
+    bytes: int | None = None
+    """Of a transfer: how many went from one device to the other."""
 
 
 @dataclass
@@ -75,6 +77,8 @@ class Trace:
     """Rows of the target's prompt (`prompt`) and of its visual part (`visual`)."""
     forwards: dict[str, float] = field(default_factory=dict)
     """Seconds spent in model forwards, by lane."""
+    crossed: list[int] = field(default_factory=list)
+    """Bytes of every tensor that one model computed and another read, on one device or between two."""
     provisional: int = 0
     retracted: int = 0
     """Tokens that were shown before they were verified, and those of them that were withdrawn."""
@@ -125,18 +129,23 @@ class Trace:
         strips = [("answer", self)]
         return figure(strips, title) if path is None else draw(strips, Path(path), title)
 
-    def span(self, stage: Stage, lane: Lane, start: float, of_round: int | None = None) -> None:
-        """Record work that began at `start` (seconds since the request began) and ends now."""
-        self.spans.append(Span(stage, lane, start, self.now(), of_round))
+    def span(self, stage: Stage, lane: Lane, start: float, of_round: int | None = None, moved: int | None = None) -> None:
+        """Record work that began at `start` (seconds since the request began) and ends now; of a transfer how many bytes it
+        `moved`."""
+        self.spans.append(Span(stage, lane, start, self.now(), of_round, moved))
 
     def beside(self) -> Trace:
         """Another trace on the same clock, for code that must not write to this one; see `take`."""
         return Trace(began=self.began)
 
     def take(self, other: Trace) -> None:
-        """Move spans, forwards and notes over from a trace `beside` this one; an error for values they cannot have."""
+        """Move spans, forwards, what crossed and notes over from a trace `beside` this one; an error for values they cannot
+        have."""
         spans, other.spans = other.spans, []
-        self.spans += [Span(s.stage, s.lane, float(s.start), float(s.end)) for s in spans]
+        for s in spans:
+            self.spans.append(Span(s.stage, s.lane, float(s.start), float(s.end), None, s.bytes and int(s.bytes)))
+        crossed, other.crossed = other.crossed, []
+        self.crossed += map(int, crossed)
         forwards, other.forwards = other.forwards, {}
         for lane in ("target", "drafter"):
             if seconds := forwards.get(lane):
@@ -208,7 +217,7 @@ class Trace:
 def chrome_trace(trace: Trace) -> dict[str, Any]:
     """A trace in Chrome's Trace Event Format, which ui.perfetto.dev opens: microseconds since the request began, one thread a
     lane. A span that is a round's forward carries the round as `args`; `sources`: how many of the accepted nodes each drafter
-    named."""
+    named. One that is a transfer carries its `bytes`."""
     done = list(trace.spans)  # a lane that is late may still add some
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(s.lane for s in done), 1)}
     events: list[dict[str, Any]] = [
@@ -217,6 +226,8 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
     for s in done:
         times = {"ts": 1e6 * s.start, "dur": 1e6 * (s.end - s.start)}
         event: dict[str, Any] = {"ph": "X", "pid": 1, "tid": lanes[s.lane], "name": s.stage, **times}
+        if s.bytes is not None:
+            event["args"] = {"bytes": s.bytes}
         if s.round is not None and s.round < len(trace.rounds):
             made = trace.rounds[s.round]
             event["args"] = {

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STAGES = {
     "vision": ("#4c78a8", "vision: encode frames or events"),
+    "transfer": ("#b279a2", "transfer: rows go to the other device"),
     "prefill": ("#9ecae9", "prefill: read the prompt"),
     "draft": ("#f58518", "draft: guess tokens"),
     "verify": ("#54a24b", "verify: check the guesses"),

@@ -1,0 +1,71 @@
+"""Devices on the command line and in a pair.toml: one that is not there is one line, before a model is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventspec.cli import run
+
+if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
+    from conftest import Folders
+
+ASK = ("--recording", "example:street", "--prompt", "is the car on the way", "--max-new-tokens", "4")
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The checkpoint folders that were loaded."""
+    seen: list[Path] = []
+    monkeypatch.setattr("eventspec.pairs.folders.load_folder", lambda folder, how: seen.append(folder))
+    return seen
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert run(list(map(str, words))) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    return told.err
+
+
+def written(folders: Folders, place: Path, *words: object) -> Path:
+    made = ("models", "pair", "--target", folders.video_llava, "--drafter", folders.eventgpt, "--out", place, *words)
+    assert run(list(map(str, made))) == 0
+    return place
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "meta", "lazy:1"])
+@pytest.mark.parametrize("method", ["cross-modal", "auto", "autoregressive"])
+def test_a_drafters_device_that_is_not_there(
+    device: str, method: str, folders: Folders, tmp_path: Path, loaded: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair, filed = written(folders, tmp_path / "one"), written(folders, tmp_path / "two", "--drafter-device", device)
+    capsys.readouterr()
+    both = ("--target", folders.video_llava, "--drafter", folders.eventgpt)
+    asked = [("--pair", pair, "--drafter-device", device), ("--pair", filed)]
+    asked += [(*both, "--drafter-device", device)] if method == "cross-modal" else []
+    for words in asked:
+        said = refused(capsys, "generate", *words, "--method", method, *ASK)
+        assert f"device '{device}' cannot be used (" in said and "choose cpu, or what `eventspec doctor` finds" in said
+    assert loaded == []
+
+
+def test_what_is_no_device_is_in_no_pair_file(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ("--target", folders.video_llava, "--drafter", folders.eventgpt, "--out", tmp_path / "pair")
+    for option in ("--device", "--drafter-device"):
+        assert "device 'cuda 1' is none" in refused(capsys, "models", "pair", *both, option, "cuda 1")
+    assert not (tmp_path / "pair").exists()
+
+
+def test_one_device_is_told_as_before(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A CPU is one device however it is named."""
+    pair = written(folders, tmp_path / "pair", "--drafter-device", "cpu:0")
+    for plan in ("one", "two"):
+        capsys.readouterr()
+        assert run(["generate", "--pair", str(pair), "--method", "cross-modal", "--device-plan", plan, "--json", *ASK]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["device_plan"], found["devices"]) == (plan, {"target": "cpu", "drafter": "cpu:0"})
+        assert (found["timing_ms"]["transfer"], found["crossed"]) == (None, {"tensors": 0, "bytes": 0})
