@@ -54,7 +54,6 @@ def test_the_page_fits_and_names_the_ceiling(
         (["--tokens", "30", "--profile", "h200-7b", "--questions", "qa.jsonl"], "--questions"),
         (["--tokens", "30", "--profile", "h200-7b", "--limit", "3"], "--limit"),
         (["--tokens", "0", "--profile", "h200-7b"], "--tokens"),
-        (["--profile", "h200-7b"], "--tokens"),
         (["--profile", "h200-7b", "--tokens", "30", "--link", "0"], "--link"),
         (["--tokens", "30", "--pair", "nowhere"], "no pair 'nowhere'"),
         (["--tokens", "30", "--pair", ""], "no pair ''"),
