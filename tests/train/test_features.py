@@ -27,7 +27,7 @@ from eventspec.train import features
 from eventspec.train.adapting import FeatureTraining, RowTraining
 from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
-from eventspec.train.material import Material, Told
+from eventspec.train.material import Material, Models, Told
 from eventspec.train.states import Entry, Shards, States, shard
 
 NANO = bundled()["nano"]
@@ -65,7 +65,8 @@ def material() -> Material:
         return Told(clips, {number: answers[number] for number in numbers}, lambda number: pytest.fail("nobody is asked"))
 
     before = questions.prefix()
-    return Material(PairFile.read(NANO), target, before, part(0), part(1, 2), drafter, before)
+    models = Models(PairFile.read(NANO), target.language, target, drafter)
+    return Material(models, before, part(0), part(1, 2), before)
 
 
 @pytest.fixture
