@@ -75,7 +75,7 @@ def writing(material: Material, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
     monkeypatch.setattr(features, "SHARD", 1)
 
     def known(*given: Any, begin: Any) -> Material:
-        begin(material.target, material.models.drafter)
+        begin(material.models)
         return material
 
     monkeypatch.setattr(features, "material_of", known)
