@@ -40,6 +40,12 @@ def test_chat_goes_on_behind_a_question_that_cannot_be_asked(
     assert told.out.count("\n") == 1
 
 
+def test_chat_without_standard_input_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # as in a process that was started with it closed
+    assert run(["chat", str(REAL)]) == 2
+    assert "no question came: give them on standard input" in capsys.readouterr().err
+
+
 def test_live_reports_what_came_and_how_long_answers_took(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("live", "--recording", str(REAL), "--prompt", QUESTIONS[1], "--seconds", "4", "--every", "0.5", "--json")
     assert run([*words, "--max-new-tokens", "8", "--window-us", "400000"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import select
 import sys
 from collections.abc import Iterator
@@ -130,12 +131,17 @@ def chat(
         raise BadInput(NO_QUESTION)
 
 
-def _is_empty(stream: TextIO) -> bool:
-    """Whether a pipe or file is at its end already; one that has nothing yet is not waited for."""
+def _is_empty(stream: TextIO | None) -> bool:
+    """Whether standard input is closed, or a pipe or file that is at its end already; one that has nothing yet is not waited
+    for."""
+    if stream is None:
+        return True
+    source = getattr(stream, "buffer", None)
+    if not isinstance(source, io.BufferedReader) or stream.isatty():
+        return False
     try:
-        readable, _, _ = select.select([stream], [], [], 0)
-        return bool(readable) and not stream.isatty() and not stream.buffer.peek(1)  # type: ignore[attr-defined]
-    except (OSError, ValueError, AttributeError):  # not backed by a file
+        return bool(select.select([stream], [], [], 0)[0]) and not source.peek(1)
+    except OSError:  # a folder, say: reading says what is wrong
         return False
 
 
