@@ -5,36 +5,19 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from tests.support.pages import blocks, command_lines
 
 import eventspec as es
 from eventspec import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-FENCE = re.compile(r"(?:^<!-- run: (?P<how>[^>]*?) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page; how: "", "long", or "no, " and the reason why it is not run."""
-
-    kind: str
-    code: str
-    how: str
-    line: int
-
-
-def blocks(text: str) -> list[Block]:
-    """The fenced blocks of a page that say which language they are in."""
-    found = FENCE.finditer(text)
-    return [Block(b["kind"], b["code"], b["how"] or "", text[: b.start("code")].count("\n") + 1) for b in found]
 
 
 def pages_with(kind: str) -> list[Path]:
@@ -83,17 +66,6 @@ def test_wrong_python_on_a_page_is_found() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------------- shell
-def command_lines(text: str) -> list[list[str]]:
-    """The words of every line of a page's shell blocks, `\\` at its end joined, comments left out."""
-    found = []
-    for block in blocks(text):
-        if block.kind == "sh":
-            for line in block.code.replace("\\\n", " ").splitlines():
-                if words := shlex.split(line, comments=True):
-                    found.append(words)
-    return found
-
-
 def wrong(words: list[str]) -> str | None:
     """What is wrong with a command line, None where nothing is: as the program itself would read it, without running it."""
     if words[0] == "make":

@@ -106,20 +106,19 @@ class Learning:
 
     def rehearsed(
         self,
-        run: Callable[[Path, Report, Given | None], object],
-        presets: Mapping[str, TrainingPreset],
-        preset: str,
+        run: Callable[[Path, Report, Given | None, TrainingPreset], object],
+        preset: TrainingPreset,
         given: Given | None,
         seconds: float | None = None,
     ) -> bool:
         """Whether only that was wanted: with --dry-run, what it would take is printed."""
         if not self.dry_run:
             return False
-        from eventspec.train.rehearsal import SMOKE, rehearse
+        from eventspec.train.rehearsal import rehearse
 
         if launched() > 1:
             raise BadInput("--dry-run measures one process: start it without torchrun")
-        found = rehearse(run, presets[preset], presets[SMOKE], given, seconds)
+        found = rehearse(run, preset, given, seconds)
         options.print_found(asdict(found), self.as_json, found.line)
         return True
 

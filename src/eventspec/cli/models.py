@@ -87,13 +87,16 @@ def make_pair(
                 raise BadInput(f"{folder} is no folder: give the folder of a checkpoint, with its config.json")
             check_files(folder)
 
-    from eventspec.models.folder import modality_of
+    from eventspec.models.folder import check_weights, modality_of
     from eventspec.pairs.pair_file import PairFile
 
     if modality_of(target) == "events":
         raise BadInput(f"{target} sees events: give it as --drafter, and a model that sees frames as --target")
     if drafter is not None and modality_of(drafter) != "events":
         raise BadInput(f"{drafter} sees frames: the drafter of a pair must see events")
+    for folder in (target, drafter):
+        if folder is not None:
+            check_weights(folder)
     how = {"dtype": dtype, "device": device, "drafter_device": drafter_device, "frames": frames}
     load = {option: value for option, value in how.items() if value is not None}
     load |= {} if vocabulary == "auto" else {"vocabulary": vocabulary}

@@ -110,14 +110,14 @@ def heads(
     from eventspec.train import heads as recipe
     from eventspec.train import own as own_recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         if own and given is not None:
             return own_recipe.train(learning.file, given, preset, names, folder, report, **how)
         return recipe.train(learning.name, preset, names, folder, report, begin_with=begin_with, **how)
 
     if begin_with is not None and launched_first():
         options.print_notes(recipe.first_weights(begin_with, names))
-    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+    if learning.rehearsed(run, recipe.PRESETS[preset], given):
         return
     with learning.training(["heads"]) as (processes, report):
         folder = run(learning.out, report, given, preset, processes=processes)
@@ -160,11 +160,11 @@ def _heads_for(
 
     how = LoadOptions.named(dtype, device=device)
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **more: Any) -> Path:
+    def run(folder: Path, report: Any, given: Given | None, preset: Any, **more: Any) -> Path:
         assert given is not None  # there are questions
         return learn(target, given, preset, names, folder, report, how, **more)
 
-    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+    if learning.rehearsed(run, recipe.PRESETS[preset], given):
         return
     with learning.training(["heads"]) as (processes, report):
         folder = run(learning.out, report, given, preset, processes=processes)
@@ -189,10 +189,10 @@ def prior(
     given = learning.begin()
     from eventspec.train import prior as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+    if learning.rehearsed(run, recipe.PRESETS[preset], given):
         return
     with learning.training([]) as (processes, report):
         folder = run(learning.out, report, given, preset, processes=processes)
@@ -221,13 +221,14 @@ def mixture(
     given = learning.begin(anyway=True)
     from eventspec.train import mixture as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke") -> Path:
-        return recipe.train(learning.name, preset, folder, report, given)
+    def run(folder: Path, report: Any, given: Given | None, size: Any) -> Path:
+        few = "smoke" if learning.dry_run else size.name  # it has no steps
+        return recipe.train(learning.name, few, folder, report, given)
 
-    if learning.rehearsed(run, recipe.SIZES, preset, given):
+    if learning.rehearsed(run, recipe.SIZES[preset], given):
         return
     with shown(("questions", "rounds")) as report:
-        folder = run(learning.out, report, given, preset)
+        folder = run(learning.out, report, given, recipe.SIZES[preset])
     figures = read_json(learning.out / "mixture-report.json")
     lines = [
         f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"

@@ -70,11 +70,11 @@ def adapter(
     written: Any = output
     wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, wanted, folder, report, given=given, **how)
 
     seconds = len(kinds) * sum(recipe.SHARES[phase] for phase in phases) * recipe.PRESETS[preset].stage.seconds
-    if learning.rehearsed(run, recipe.PRESETS, preset, given, seconds):
+    if learning.rehearsed(run, recipe.PRESETS[preset], given, seconds):
         return
     with learning.training([*phases, *(["calibrate"] if output == "rows" else [])]) as (processes, report):
         folder = run(learning.out, report, given, preset, processes=processes)
@@ -107,10 +107,10 @@ def packer(
     given = learning.begin()
     from eventspec.train import packer as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, scale, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+    if learning.rehearsed(run, recipe.PRESETS[preset], given):
         return
     with learning.training([f"packer-{scale}"]) as (processes, report):
         folder = run(learning.out, report, given, preset, processes=processes)
@@ -133,10 +133,10 @@ def lora(
     recipe.check_rank(rank)
     recipe.check_peft()
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, rank, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+    if learning.rehearsed(run, recipe.PRESETS[preset], given):
         return
     with learning.training([recipe.NAME]) as (processes, report):
         folder = run(learning.out, report, given, preset, processes=processes)
@@ -160,10 +160,10 @@ def drafter(
     given = learning.begin()
     from eventspec.train import drafter as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: str = "smoke", **how: Any) -> Path:
+    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS, preset, given):
+    if learning.rehearsed(run, recipe.PRESETS[preset], given):
         return
     with learning.training(["drafter"]) as (processes, report):
         folder = run(learning.out, report, given, preset, processes=processes)

@@ -54,6 +54,14 @@ def _architecture(folder: Path) -> _Architecture:
     return hf_target.load_hf, hf_target.describe_hf
 
 
+def check_weights(folder: Path) -> None:
+    """BadCheckpoint where a model of our own architectures lacks weights, or has some that do not fit it. None is read."""
+    if (found := _model_type(folder)) == eventgpt.MODEL_TYPE:
+        eventgpt.open_eventgpt(folder)
+    elif found == video_llava.MODEL_TYPE:
+        video_llava.open_video_llava(folder)
+
+
 def is_ours(folder: Path) -> bool:
     """Whether a checkpoint's model is one of our own; BadCheckpoint for a folder that is none."""
     return _model_type(folder) in _KNOWN

@@ -120,7 +120,8 @@ def _check_some(path: Path, found: QuestionSet) -> None:
     gone = several(len(found.missing), "recording is", "recordings are")
     lacks = [f"{gone} missing, first {found.missing[0]}"] if found.missing else []
     lacks += [f"{several(found.left_out, 'window lacks', 'windows lack')} events or frames"] if found.left_out else []
-    lacks += [note for note in found.notes if not lacks]
+    if found.notes and not lacks:
+        raise BadInput(str(path.parent / found.notes[0]))
     how = "see `eventspec dataset verify`, or name their folder with --recordings"
     raise BadInput(f"{path}: {', '.join(lacks) or 'no question'}: {how}")
 

@@ -30,7 +30,7 @@ from eventspec.pairs.methods import substitute_of
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
 from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
-from eventspec.train.answers import TrainingPreset
+from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, note_run, rounded, run_stage
@@ -45,11 +45,13 @@ FIGURES = "adapters/adapters.json"
 """In a pair's folder: what its adapters reached on calibration clips."""
 SHARES = {"alignment": 0.2, "acceptance": 0.5, "end-to-end": 0.3}
 """Of a stage's seconds, by phase."""
-PRESETS = {  # seconds for each adapter
-    "cpu": TrainingPreset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), 6),
-    "gpu": TrainingPreset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), 6),
-    "smoke": TrainingPreset(4, 2, Stage("adapters", 0, 1e-3, 2, steps=4), 2),
-}
+PRESETS = presets_of(
+    {  # seconds for each adapter
+        "cpu": TrainingPreset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), 6),
+        "gpu": TrainingPreset(20000, 400, Stage("adapters", 120, 1.5e-3, 64), 6),
+        "smoke": TrainingPreset(4, 2, Stage("adapters", 0, 1e-3, 2, steps=4), 2),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Wanted:
 
 def train(
     pair: str,
-    preset_name: str,
+    size: Preset,
     wanted: Wanted,
     out: Path,
     report: Report,
@@ -77,12 +79,12 @@ def train(
 ) -> Path:
     """Train adapters for a pair, and write OUT/pair: the pair with them, the best first. Picks up where a run was interrupted,
     with any number of processes; the first of them does alone what is not training."""
-    preset, output, free_running = PRESETS[preset_name], wanted.output, wanted.free_running
+    preset, output, free_running = preset_of(PRESETS, size), wanted.output, wanted.free_running
     chosen = check_phases(wanted.phases, free_running)
 
     def begin(models: Models) -> None:
         between = {"target": fingerprint(models.target), "drafter": fingerprint(models.events)}
-        what = {"preset": preset_name, "adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
+        what = {"preset": preset.name, "adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
         losses = {"losses": list(wanted.losses)} if wanted.losses else {}
         note_run(out, {**between, **what, "free_running": free_running, **losses})
 

@@ -7,8 +7,8 @@ All questions about a clip are decoded together: they are branches after one vis
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,28 @@ TOP = 8
 
 @dataclass(frozen=True)
 class TrainingPreset:
-    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording."""
+    """Clips that the target answers, in training and held out; the stage; questions packed behind a recording; its name."""
 
     answered: int
     held_out: int
     stage: Stage
     packed: int
+    name: str = ""
+
+
+Presets = Mapping[str, TrainingPreset]
+Preset = str | TrainingPreset
+"""By its name, or one that no recipe lists."""
+
+
+def presets_of(presets: Presets) -> Presets:
+    """Presets that know their names."""
+    return {name: replace(preset, name=name) for name, preset in presets.items()}
+
+
+def preset_of(presets: Presets, preset: Preset) -> TrainingPreset:
+    """The preset that is meant."""
+    return presets[preset] if isinstance(preset, str) else preset
 
 
 @dataclass

@@ -22,7 +22,7 @@ from eventspec.pairs import load_pair
 from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile, fingerprint_of, folder_of
 from eventspec.text import TokenSpace
-from eventspec.train.answers import TrainingPreset
+from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, Said, as_read, event_reads, said_of
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
@@ -35,11 +35,13 @@ NAME = "small"
 """What a pair that has an event drafter calls this one."""
 FOLDER = f"drafter_{NAME}"
 FIGURES = "provenance.json"
-PRESETS = {
-    "cpu": TrainingPreset(1500, 64, Stage("drafter", 7200, 1e-3, 8), 6),
-    "gpu": TrainingPreset(20000, 64, Stage("drafter", 1800, 1e-3, 64), 6),
-    "smoke": TrainingPreset(4, 2, Stage("drafter", 0, 1e-3, 2, steps=4), 2),
-}
+PRESETS = presets_of(
+    {
+        "cpu": TrainingPreset(1500, 64, Stage("drafter", 7200, 1e-3, 8), 6),
+        "gpu": TrainingPreset(20000, 64, Stage("drafter", 1800, 1e-3, 64), 6),
+        "smoke": TrainingPreset(4, 2, Stage("drafter", 0, 1e-3, 2, steps=4), 2),
+    }
+)
 POSITIONS = 2048
 SIZES = {"cpu": (128, 4, 192, 3), "gpu": (256, 6, 512, 6), "smoke": (64, 2, 64, 2)}
 """Width and layers of the tower, and of the language model."""
@@ -92,7 +94,7 @@ class DistilledTraining(AnswerTraining):
 
 def train(
     pair: str,
-    preset_name: str,
+    wanted: Preset,
     out: Path,
     report: Report,
     processes: Processes = ALONE,
@@ -101,15 +103,15 @@ def train(
     """Train an event drafter for a pair of checkpoints, and write OUT/pair: the pair with it, as its drafter where it has none,
     else as `small` beside the others. Picks up where a run was interrupted, with any number of processes. BadInput for a pair
     of ours: `eventspec train embedded` trains its drafter."""
-    preset, file = PRESETS[preset_name], PairFile.read(folder_of(pair))
+    preset, file = preset_of(PRESETS, wanted), PairFile.read(folder_of(pair))
     if file.load is None:
         raise BadInput(f"pair {file.name} is one of ours: `eventspec train embedded` trains its drafter")
     if given is None:
         raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
     first = out / "begun"
     with load_pair(file.folder, "one", fit=False, method=BASELINE) as whole, processes.first_ahead():
-        note_run(out, {"target": fingerprint(whole.parts.ends), "preset": preset_name})
-        begun(preset_name, whole.tokens, whole.parts.ends.config.vocab_size, first)
+        note_run(out, {"target": fingerprint(whole.parts.ends), "preset": preset.name})
+        begun(preset.name, whole.tokens, whole.parts.ends.config.vocab_size, first)
     beside = replace(file, files={**file.files, "drafter": str(first.resolve())})
     material = material_of_questions(beside, preset, given, report, processes)
     model, learned, judged = material.events, material.learned, material.judged

@@ -22,7 +22,7 @@ from eventspec.models.video_llava import load_video_llava
 from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answers import TrainingPreset, answered
+from eventspec.train.answers import Preset, TrainingPreset, answered, preset_of, presets_of
 from eventspec.train.data import WORKERS, Index, Questions, shuffled
 from eventspec.train.distillation import BatchSource, HeadTraining
 from eventspec.train.frozen import FrozenTarget, StreetBatches
@@ -31,13 +31,15 @@ from eventspec.train.models import initialise
 from eventspec.train.processes import ALONE, Processes
 
 SNAPSHOTS = (0.25, 0.5)
-PRESETS = {
-    "cpu": TrainingPreset(3000, 64, Stage("heads", 3600, 1e-3, 8), 12),
-    "cpu-tune": TrainingPreset(2400, 64, Stage("heads", 1800, 1e-3, 8), 6),
-    "gpu": TrainingPreset(20000, 64, Stage("heads", 480, 1e-3, 64), 12),
-    "gpu-tune": TrainingPreset(3000, 64, Stage("heads", 300, 1e-3, 16), 12),
-    "smoke": TrainingPreset(4, 2, Stage("heads", 0, 1e-3, 2, steps=4), 2),
-}
+PRESETS = presets_of(
+    {
+        "cpu": TrainingPreset(3000, 64, Stage("heads", 3600, 1e-3, 8), 12),
+        "cpu-tune": TrainingPreset(2400, 64, Stage("heads", 1800, 1e-3, 8), 6),
+        "gpu": TrainingPreset(20000, 64, Stage("heads", 480, 1e-3, 64), 12),
+        "gpu-tune": TrainingPreset(3000, 64, Stage("heads", 300, 1e-3, 16), 12),
+        "smoke": TrainingPreset(4, 2, Stage("heads", 0, 1e-3, 2, steps=4), 2),
+    }
+)
 NAMES = ("eagle", "eagle1", "eagle3", "specvlm")
 """The heads that are trained unless others are named."""
 
@@ -55,7 +57,7 @@ def earlier_head(name: str) -> str:
 
 def train(
     pair: str,
-    preset_name: str,
+    wanted: Preset,
     names: list[str],
     out: Path,
     report: Report,
@@ -66,11 +68,11 @@ def train(
     """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted, with
     any number of processes; the first of them does alone what is not training. `begin_with`: a pair, this one or another of its
     size; the weights that its heads have in common with the new ones are where these begin."""
-    preset, folder = PRESETS[preset_name], folder_of(pair)
+    preset, folder = preset_of(PRESETS, wanted), folder_of(pair)
     earlier = {} if begin_with is None else earlier_heads(names, folder_of(begin_with))  # damaged ones are refused first
     target = load_video_llava(folder / "target")
     with processes.first_ahead():
-        note_run(out, {"target": fingerprint(target.language), "preset": preset_name, "heads": names})
+        note_run(out, {"target": fingerprint(target.language), "preset": preset.name, "heads": names})
         clips, answers = answered(folder, out, "train", preset.answered, report, workers)
         judged = answered(folder, out, "calibration", preset.held_out, report, workers)
     used = {token for known in answers.values() for branch in known for token in branch.answer}

@@ -18,7 +18,7 @@ from eventspec.files import write_text
 from eventspec.models.eventgpt import EventGpt, save_with_weights
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile
-from eventspec.train.answers import TrainingPreset
+from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, Said, as_read, said_of
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
@@ -36,10 +36,12 @@ LARGEST = 1024
 """Bound of a rank."""
 
 
-PRESETS = {
-    "cpu": TrainingPreset(1500, 64, Stage(NAME, 240, 2e-3, 8), 6),
-    "smoke": TrainingPreset(4, 2, Stage(NAME, 0, 2e-3, 2, steps=4), 2),
-}
+PRESETS = presets_of(
+    {
+        "cpu": TrainingPreset(1500, 64, Stage(NAME, 240, 2e-3, 8), 6),
+        "smoke": TrainingPreset(4, 2, Stage(NAME, 0, 2e-3, 2, steps=4), 2),
+    }
+)
 
 
 def check_rank(rank: int) -> int:
@@ -91,7 +93,7 @@ class LowRankTraining(AnswerTraining):
 
 def train(
     pair: str,
-    preset_name: str,
+    wanted: Preset,
     rank: int,
     out: Path,
     report: Report,
@@ -103,11 +105,11 @@ def train(
     where a run was interrupted, with any number of processes. BadInput without peft."""
     check_peft()
     check_rank(rank)
-    preset = PRESETS[preset_name]
+    preset = preset_of(PRESETS, wanted)
 
     def begin(models: Models) -> None:
         between = {"target": fingerprint(models.ends), "drafter": fingerprint(models.events)}
-        note_run(out, {**between, "preset": preset_name, "rank": rank})
+        note_run(out, {**between, "preset": preset.name, "rank": rank})
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     drafter, learned, judged = material.events, material.learned, material.judged

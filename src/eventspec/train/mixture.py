@@ -36,7 +36,7 @@ from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
-from eventspec.train.answers import TrainingPreset
+from eventspec.train.answers import TrainingPreset, presets_of
 from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.names import Given
 
@@ -45,7 +45,9 @@ PRESETS = {"cpu": 200, "smoke": 4}
 MOST = 4
 """Times as many, where so few gave less than a fit needs."""
 ASKED = 2
-SIZES = {name: TrainingPreset(ASKED * clips, 0, Stage("rounds", 0, 0, 1, steps=1), 1) for name, clips in PRESETS.items()}
+SIZES = presets_of(
+    {name: TrainingPreset(ASKED * clips, 0, Stage("rounds", 0, 0, 1, steps=1), 1) for name, clips in PRESETS.items()}
+)
 """As other recipes have them: questions, and nothing that is trained by steps."""
 AGAIN = 4
 """One question in so many is asked again, to measure rounds."""
@@ -103,7 +105,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
     ]
     report("questions", 0.0, {})
     for number, (recording, question) in enumerate(asked):
-        if number >= count and nodes >= LEAST:
+        if number >= count and (nodes >= 2 * LEAST or not nodes):  # half of them is judged
             break
         watched.unions = []
         result = generate(watching[number % 2], recording, question, HYBRID, max_new_tokens=LONGEST)
@@ -117,13 +119,15 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
         report("questions", min(1.0, (number + 1) / count), {})
 
 
-def fitted(rows: Sequence[Judged]) -> Mixture:
+def fitted(rows: Sequence[Judged], least: int = LEAST) -> Mixture:
     """The weights under which what was judged is most likely, with a small Gaussian prior around those that take the drafters'
     own probabilities as they are. BadInput where there are too few to learn from."""
     names = tuple(dict.fromkeys(name for row in rows for name in row.names))
     count = sum(len(row.right) for row in rows)
-    if count < LEAST:
-        raise BadInput(f"{count} drafted tokens are too few to fit a mixture on, {LEAST} are needed: give more questions")
+    if not count:
+        raise BadInput("no two drafters drafted for the same round, so there is nothing to weigh: train a prior or heads first")
+    if count < least:
+        raise BadInput(f"{count} drafted tokens are too few to fit a mixture on, {least} are needed: give more questions")
     features, at = np.zeros((count, len(names), 4)), 0
     for row in rows:
         features[at : at + len(row.right), [names.index(name) for name in row.names]] = row.features
@@ -188,7 +192,7 @@ def train(where: str, preset: str, out: Path, report: Report, given: Given | Non
         rows = list(judged(pair, asked(), report, count))
         whole = fitted(rows)
         rounds = rounds_of(pair, whole, list(islice(asked(), 0, count, AGAIN)), report)
-    half = fitted(rows[::2])
+    half = fitted(rows[::2], LEAST // 4)
     held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = report_of(half, held_out)
     with changed_pair(PairFile.read(folder), out) as made:

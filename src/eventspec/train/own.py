@@ -29,6 +29,7 @@ from eventspec.pairs import Pair, load_folders, load_pair
 from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile
 from eventspec.recordings.qa import Ends, Question
+from eventspec.train.answers import Preset, preset_of
 from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
 from eventspec.train.heads import PRESETS, checked, export, learn, new_heads, save_all
@@ -44,7 +45,7 @@ KEPT = 1 << 29
 def train(
     whose: Path | PairFile,
     given: Given,
-    preset_name: str,
+    wanted: Preset,
     names: list[str],
     out: Path,
     report: Report,
@@ -55,7 +56,7 @@ def train(
     pair of checkpoints, and write OUT/pair. It answers the questions itself; heads learn from its pass over recordings and
     answers. Picks up where a run was interrupted, with any number of processes, which share the recordings out. BadInput and
     BadCheckpoint, one line each."""
-    preset, recipes, file = PRESETS[preset_name], checked(names), whose if isinstance(whose, PairFile) else None
+    preset, recipes, file = preset_of(PRESETS, wanted), checked(names), whose if isinstance(whose, PairFile) else None
     asked = given.asked(preset.answered)
     pair = _opened(whose, how)
     ends, text_ids = pair.parts.ends, pair.parts.text_ids
@@ -71,7 +72,7 @@ def train(
         next(probe.batches(np.array([0]), taps, np.random.default_rng(0)))
     rows = json.dumps([[str(q.recording), q.question, *([q.window] if q.window else [])] for q in asked])
     digest, target = hashlib.sha256(rows.encode()).hexdigest()[:16], fingerprint(ends)
-    what = {"target": target, "max_new_tokens": given.longest, "preset": preset_name, "heads": names, "questions": digest}
+    what = {"target": target, "max_new_tokens": given.longest, "preset": preset.name, "heads": names, "questions": digest}
     with processes.first_ahead():
         same_run(out, what)
     answers = target_answers(

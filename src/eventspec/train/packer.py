@@ -21,7 +21,7 @@ from eventspec.files import write_text
 from eventspec.models.video_llava import VideoLlava
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import save_packer
-from eventspec.train.answers import TrainingPreset
+from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, rounded, run_stage
@@ -30,10 +30,12 @@ from eventspec.train.models import initialise
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
 
-PRESETS = {
-    "cpu": TrainingPreset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
-    "smoke": TrainingPreset(4, 2, Stage("packer", 0, 1e-3, 2, steps=4), 2),
-}
+PRESETS = presets_of(
+    {
+        "cpu": TrainingPreset(3000, 32, Stage("packer", 720, 1e-3, 8), 4),
+        "smoke": TrainingPreset(4, 2, Stage("packer", 0, 1e-3, 2, steps=4), 2),
+    }
+)
 
 
 class PackerTraining(AnswerTraining):
@@ -58,7 +60,7 @@ class PackerTraining(AnswerTraining):
 
 def train(
     pair: str,
-    preset_name: str,
+    wanted: Preset,
     scale: int,
     out: Path,
     report: Report,
@@ -68,7 +70,7 @@ def train(
 ) -> Path:
     """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted, with any
     number of processes. BadInput for a scale that the target's grid does not have."""
-    preset = PRESETS[preset_name]
+    preset = preset_of(PRESETS, wanted)
 
     def begin(models: Models) -> None:
         PackerConfig.of(models.target.config, scale)

@@ -11,7 +11,7 @@ from pathlib import Path
 from eventspec.drafters import TextPrior
 from eventspec.files import write_text
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.train.answers import TrainingPreset
+from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS
 from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.material import answers_of_target, every_question, material_of
@@ -21,10 +21,12 @@ from eventspec.train.workspace import apart
 
 NAME = "prior"
 FIGURES = "prior-report.json"
-PRESETS = {
-    "cpu": TrainingPreset(1500, 64, Stage(NAME, 0, 0, 1, steps=1), 1),
-    "smoke": TrainingPreset(4, 2, Stage(NAME, 0, 0, 1, steps=1), 1),
-}
+PRESETS = presets_of(
+    {
+        "cpu": TrainingPreset(1500, 64, Stage(NAME, 0, 0, 1, steps=1), 1),
+        "smoke": TrainingPreset(4, 2, Stage(NAME, 0, 0, 1, steps=1), 1),
+    }
+)
 """How many recordings are asked about: nothing is trained by steps."""
 Texts = Sequence[tuple[str, Sequence[int]]]
 """Questions with their answers in ids."""
@@ -32,7 +34,7 @@ Texts = Sequence[tuple[str, Sequence[int]]]
 
 def train(
     pair: str,
-    preset_name: str,
+    wanted: Preset,
     out: Path,
     report: Report,
     workers: int = WORKERS,
@@ -41,7 +43,7 @@ def train(
 ) -> Path:
     """Count what the pair's target says and write OUT/pair: the pair with the prior, in the place of an earlier one.
     prior-report.json: on questions about other recordings, how often its likeliest token is the target's."""
-    file, preset = PairFile.read(folder_of(pair)), PRESETS[preset_name]
+    file, preset = PairFile.read(folder_of(pair)), preset_of(PRESETS, wanted)
     learned: Texts
     judged: Texts
     if file.load is not None and given is not None:

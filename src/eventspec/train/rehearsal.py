@@ -1,5 +1,5 @@
-"""What a training will take, before it begins: the recipe itself runs on a few recordings in a folder that is thrown away, and
-what that took is scaled to the preset."""
+"""What a training will take, before it begins: the recipe itself asks a few questions and makes two steps of the preset's size,
+in a folder that is thrown away. Time and disk are scaled to the preset; memory is what that took."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from pathlib import Path
 
 import torch
 
+from eventspec.core import BadInput
 from eventspec.train.answers import TrainingPreset
 from eventspec.train.loop import Report
 from eventspec.train.material import ASKED
 from eventspec.train.names import Given
+from eventspec.train.workspace import JUDGED
 
-SMOKE = "smoke"
-"""The preset that is rehearsed."""
-Recipe = Callable[[Path, Report, Given | None], object]
-"""Runs a recipe with that preset, into a folder."""
+STEPS = 2
+"""Of these the second one has the optimiser's state beside it."""
+FEW = 8
+"""Questions at least that are asked."""
+Recipe = Callable[[Path, Report, Given | None, TrainingPreset], object]
+"""Runs a recipe into a folder, with a preset."""
 
 
 @dataclass
 class Watch:
-    """A report that notes when the target had answered, and the memory in use then."""
+    """A report that notes when the target had answered."""
 
     began: float = field(default_factory=time.monotonic)
     loaded: float = 0.0
     reports: int = 0
     prepared: float = 0.0
-    held: int = 0
 
     def __call__(self, stage: str, progress: float, figures: dict[str, float]) -> None:
-        now = time.monotonic() - self.began
         if stage in ("answer", "questions") or stage.startswith("render"):
-            self.loaded = self.loaded or now
+            self.prepared = time.monotonic() - self.began
+            self.loaded = self.loaded or self.prepared
             self.reports += 1
-            self.prepared, self.held = now, in_use()
 
 
 @dataclass(frozen=True)
@@ -56,32 +58,33 @@ class Estimate:
     def line(self) -> str:
         """In words."""
         hours = f"{self.seconds / 3600:.1f} h" if self.seconds >= 3600 else f"{self.seconds / 60:.1f} min"
-        sizes = f"{self.memory_bytes / 2**30:.1f} GiB of memory, {self.disk_bytes / 2**30:.2f} GiB on disk"
+        sizes = f"{self.memory_bytes / 2**30:.1f} GiB of memory, {self.disk_bytes / 2**20:.0f} MiB on disk"
         asked = f"{self.questions} questions of {self.seconds_a_question:.2g} s each"
         return f"about {hours}, {sizes}; of that the target's answers: {asked}"
 
 
-def rehearse(
-    recipe: Recipe, preset: TrainingPreset, small: TrainingPreset, given: Given | None, seconds: float | None = None
-) -> Estimate:
-    """What the recipe takes with `preset`, from a run with `small`: answers by their number, memory of a step by its size, and
-    the `seconds` of training that are fixed (None: those of the preset's stage; where it has steps, those that were measured).
-    On CUDA the device's memory counts, else the process's. Whatever the recipe refuses is refused."""
+def rehearse(recipe: Recipe, preset: TrainingPreset, given: Given | None, seconds: float | None = None) -> Estimate:
+    """What the recipe takes with a preset: answers by their number, the `seconds` of training that are fixed (None: those of
+    its stage), memory as two steps of its size take it, on the device where that is CUDA, else of the process. Whatever the
+    recipe refuses is refused; BadInput where a step does not fit the device."""
+    few = min(preset.answered, max(FEW, preset.stage.batch * JUDGED // (JUDGED - 1) + 2))
+    step = replace(preset.stage, seconds=0, steps=min(STEPS, preset.stage.steps or STEPS))
+    size = replace(preset, answered=few, held_out=min(preset.held_out, 2), stage=step)
     with tempfile.TemporaryDirectory(prefix="eventspec-dry-run-") as place:
         out, work = Path(place) / "out", Path(place) / "work"
-        few = small.answered + small.held_out
-        some = None if given is None else replace(given, work=work, limit=few)
+        some = None if given is None else replace(given, work=work, limit=few, spread=True)
         watch = Watch()
-        recipe(out, watch, some)
+        try:
+            recipe(out, watch, some, size)
+        except torch.OutOfMemoryError as error:
+            raise BadInput(f"a step of preset {preset.name} does not fit: {str(error).split('. ')[0]}") from None
         whole, peak = time.monotonic() - watch.began, most_in_use()
         sizes = [sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) for folder in (out, work)]
     each = (watch.prepared - watch.loaded) / max(1, watch.reports - 1)  # the first one comes when one was answered
     count = preset.answered + preset.held_out if given is None else asked_of(given, preset)
     stage = preset.stage.seconds if seconds is None else seconds
-    times = preset.stage.batch * preset.packed / (small.stage.batch * small.packed)
-    memory = peak + max(0.0, times - 1) * max(0, peak - watch.held)
     disk = sizes[0] + sizes[1] / few * count
-    return Estimate(whole + each * max(0, count - few) + stage, int(memory), int(disk), count, each)
+    return Estimate(whole + each * max(0, count - few) + stage, peak, int(disk), count, each)
 
 
 def asked_of(given: Given, preset: TrainingPreset) -> int:
@@ -89,15 +92,8 @@ def asked_of(given: Given, preset: TrainingPreset) -> int:
     return len(given.asked(ASKED * (preset.answered + preset.held_out)))
 
 
-def in_use() -> int:
-    """Bytes that are in use now: of the device where there is one, else of the process."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.memory_allocated())
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 def most_in_use() -> int:
-    """The most of them at once."""
+    """Bytes, the most at once: of the device where there is one, else of the process."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
