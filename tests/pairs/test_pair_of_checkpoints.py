@@ -141,6 +141,10 @@ def test_models_that_make_no_pair_are_refused(place: Path, capsys: pytest.Captur
         assert not Path("new").exists()
     made(capsys)
     assert "mine" in refused(capsys, "models", "pair", "--target", "target", "--out", "mine")
+    shutil.rmtree("clip")
+    assert "put that CLIP folder" in refused(
+        capsys, "models", "pair", "--target", "target", "--drafter", "drafter", "--out", "new"
+    )
 
 
 def test_a_pair_that_was_moved_still_finds_its_models(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

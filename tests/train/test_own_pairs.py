@@ -35,7 +35,7 @@ TRAININGS = (
     ("adapter", "--output", "features", "--kind", "linear", "--phase", "alignment"),
     ("adapter", "--output", "rows", "--kind", "linear", "--phase", "acceptance"),
     ("packer",),
-    ("lora", "--rank", "2"),
+    ("lora", "--rank", "2", "--batch", "1"),
     ("drafter",),
     ("heads", "--head", "eagle"),
 )
@@ -146,6 +146,7 @@ def test_a_dry_run_tells_what_it_takes_and_writes_nothing(
         (("packer", "--scale", "5"), "packer scale 5 does not divide the 16 x 16 patches"),
         (("adapter", "--kind", "magic"), "unknown adapter to rows 'magic'"),
         (("mixture", "--resume"), "leave --resume out"),
+        (("prior", "--batch", "2"), "--batch is for what is trained in steps"),
         (("heads", "--device", "cpu"), "--device is for --target"),
         (("heads", "--begin-with", "nano"), "--begin-with is for a pair of ours"),
     ],

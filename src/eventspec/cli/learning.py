@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +37,9 @@ Longest = Annotated[
     int | None, typer.Option(min=4, help="With --questions: longest answer that is learned from; by default 96 tokens.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell time, memory and disk, from a run on a few questions; no more.")]
+Batch = Annotated[
+    int | None, typer.Option(min=1, help="Recordings in a step of a process; default: the preset's. Memory goes with it.")
+]
 Trained = Annotated[
     str | None, typer.Option(help="Whose part is trained: a bundled pair (nano by default), or the folder of a pair.toml.")
 ]
@@ -51,6 +54,7 @@ class Learning:
     questions: Questions = None
     work: Work = None
     max_new_tokens: Longest = None
+    batch: Batch = None
     resume: Resume = False
     dry_run: DryRun = False
     as_json: AsJson = False
@@ -103,6 +107,15 @@ class Learning:
         if self.questions is None:
             return None
         return Given(self.questions, self.work or self.out, self.max_new_tokens or 96)
+
+    def sized(self, preset: TrainingPreset) -> TrainingPreset:
+        """A preset with the batches that are wanted."""
+        return preset if self.batch is None else replace(preset, stage=replace(preset.stage, batch=self.batch))
+
+    def check_no_steps(self) -> None:
+        """For what is counted, not trained in steps: BadInput for --batch."""
+        if self.batch is not None:
+            raise BadInput("--batch is for what is trained in steps, this is not: leave it out")
 
     def rehearsed(
         self,

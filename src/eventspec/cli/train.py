@@ -117,10 +117,10 @@ def heads(
 
     if begin_with is not None and launched_first():
         options.print_notes(recipe.first_weights(begin_with, names))
-    if learning.rehearsed(run, recipe.PRESETS[preset], given):
+    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
         return
     with learning.training(["heads"]) as (processes, report):
-        folder = run(learning.out, report, given, preset, processes=processes)
+        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if processes.first:
         figures = read_json(folder / "heads.json")
         lines = _taus(figures["calibration"]["tau"], names)
@@ -164,10 +164,10 @@ def _heads_for(
         assert given is not None  # there are questions
         return learn(target, given, preset, names, folder, report, how, **more)
 
-    if learning.rehearsed(run, recipe.PRESETS[preset], given):
+    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
         return
     with learning.training(["heads"]) as (processes, report):
-        folder = run(learning.out, report, given, preset, processes=processes)
+        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if not processes.first:
         return
     figures = read_json(folder / "heads.json")
@@ -186,16 +186,17 @@ def prior(
 ) -> None:
     """Count what the target usually says: the text prior of `--method prior`, which is the blind control of every drafter."""
     check_known("preset", [preset], PRESETS["prior"])
+    learning.check_no_steps()
     given = learning.begin()
     from eventspec.train import prior as recipe
 
     def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS[preset], given):
+    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
         return
     with learning.training([]) as (processes, report):
-        folder = run(learning.out, report, given, preset, processes=processes)
+        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if processes.first:
         figures = read_json(learning.out / recipe.FIGURES)
         line = (
@@ -216,6 +217,7 @@ def mixture(
     """
     check_known("preset", [preset], PRESETS["mixture"])
     check_one_process("a mixture is")
+    learning.check_no_steps()
     if learning.resume:
         raise BadInput("a mixture takes minutes, and has nothing to go on with: leave --resume out")
     given = learning.begin(anyway=True)

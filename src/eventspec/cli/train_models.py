@@ -74,10 +74,10 @@ def adapter(
         return recipe.train(learning.name, preset, wanted, folder, report, given=given, **how)
 
     seconds = len(kinds) * sum(recipe.SHARES[phase] for phase in phases) * recipe.PRESETS[preset].stage.seconds
-    if learning.rehearsed(run, recipe.PRESETS[preset], given, seconds):
+    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given, seconds):
         return
     with learning.training([*phases, *(["calibrate"] if output == "rows" else [])]) as (processes, report):
-        folder = run(learning.out, report, given, preset, processes=processes)
+        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if not processes.first:
         return
     figures = read_json(folder / recipe.FIGURES)
@@ -110,10 +110,10 @@ def packer(
     def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, scale, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS[preset], given):
+    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
         return
     with learning.training([f"packer-{scale}"]) as (processes, report):
-        folder = run(learning.out, report, given, preset, processes=processes)
+        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if processes.first:
         figures = read_json(folder / f"packers/{scale}/provenance.json")
         use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
@@ -136,10 +136,10 @@ def lora(
     def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, rank, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS[preset], given):
+    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
         return
     with learning.training([recipe.NAME]) as (processes, report):
-        folder = run(learning.out, report, given, preset, processes=processes)
+        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if processes.first:
         figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
         use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"
@@ -163,10 +163,10 @@ def drafter(
     def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
         return recipe.train(learning.name, preset, folder, report, given=given, **how)
 
-    if learning.rehearsed(run, recipe.PRESETS[preset], given):
+    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
         return
     with learning.training(["drafter"]) as (processes, report):
-        folder = run(learning.out, report, given, preset, processes=processes)
+        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if processes.first:
         figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
         how = "" if "drafter" not in file.files else f" --drafter {recipe.NAME}"
