@@ -12,7 +12,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import announced, shown, tracked, waiting
 from eventspec.errors import BadInput, several
-from eventspec.files import check_files, check_folder, check_outputs
+from eventspec.files import check_files, check_folder, check_outputs, writing
 from eventspec.train.names import check_out, launched
 
 LEGEND = (
@@ -69,7 +69,7 @@ def features(
     announced(f"writing into {out}")
     place = work or out / "work"
     given = None if questions is None else Given(questions, place, max_new_tokens or 96, limit)
-    with shown(("answer", "states")) as report:
+    with writing(out), shown(("answer", "states")) as report:
         found = recipe.extract(pair, given, limit, out, place, stored, report)
     rows, lost = found["rows"], max(own["error"] for own in found["arrays"].values())
     lines = [

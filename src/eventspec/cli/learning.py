@@ -15,7 +15,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import Report, announced, shown
 from eventspec.errors import BadInput, several
-from eventspec.files import check_folder, check_outputs
+from eventspec.files import check_folder, check_outputs, writing
 from eventspec.train.names import Given, check_out, launched, launched_first, reexecute_with_allocator
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Learning:
         from eventspec.train.processes import started
 
         before = ("render train", "render calibration") if self.questions is None else ("answer",)
-        with started() as processes, shown((*before, *stages), processes.first) as report:
+        with writing(self.out), started() as processes, shown((*before, *stages), processes.first) as report:
             try:
                 yield processes, report
             except TrainingFailed:

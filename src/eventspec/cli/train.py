@@ -14,7 +14,7 @@ from eventspec.cli.bars import announced, shown
 from eventspec.cli.help import App
 from eventspec.cli.learning import AsJson, Learning, Out, Resume, check_one_process
 from eventspec.errors import BadInput, check_known, several
-from eventspec.files import check_outputs, read_json
+from eventspec.files import check_outputs, read_json, writing
 from eventspec.train.names import (
     HEADS,
     PRESETS,
@@ -69,7 +69,7 @@ def embedded(
         announced(f"training into {out}")
     from eventspec.train import embedded as recipe
 
-    with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
+    with writing(out), shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report, begin_with=begin_with)
     use = f"the trained pair is in {folder}: use it with --pair {folder}"
     options.print_found({"folder": str(folder), **read_json(folder / "provenance.json")}, as_json, use)
@@ -229,7 +229,7 @@ def mixture(
 
     if learning.rehearsed(run, recipe.SIZES[preset], given):
         return
-    with shown(("questions", "rounds")) as report:
+    with writing(learning.out), shown(("questions", "rounds")) as report:
         folder = run(learning.out, report, given, recipe.SIZES[preset])
     figures = read_json(learning.out / "mixture-report.json")
     lines = [

@@ -136,14 +136,17 @@ def changed_pair(file: PairFile, out: Path) -> Iterator[PairFile]:
     checkpoints points to all that it had where it lies."""
     part = out / ".pair.part"
     shutil.rmtree(part, ignore_errors=True)
-    if file.load is None:
-        shutil.copytree(file.folder, part)
-        yield replace(file, folder=part)
-    else:
-        part.mkdir(parents=True)
-        yield file.pointed_to_from(part)
-    shutil.rmtree(out / "pair", ignore_errors=True)
-    part.rename(out / "pair")
+    try:
+        if file.load is None:
+            shutil.copytree(file.folder, part)
+            yield replace(file, folder=part)
+        else:
+            part.mkdir(parents=True)
+            yield file.pointed_to_from(part)
+        shutil.rmtree(out / "pair", ignore_errors=True)
+        part.rename(out / "pair")
+    finally:  # it was renamed, or is not whole
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
