@@ -6,16 +6,20 @@ import errno
 import io
 import json
 import os
+import shutil
 import stat
 import tempfile
 import tomllib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from eventspec.errors import BadCheckpoint, BadInput
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
+"""What a system says when a file cannot grow."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -39,6 +43,19 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         with suppress(OSError):  # it was renamed, or could not be made
             part.unlink()
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """BadInput, which names the place, for a write in it that fails: what numpy and shutil raise names no file, or hundreds."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and error.errno not in NO_ROOM:
+            raise
+        several = isinstance(error, shutil.Error) and isinstance(error.args[0], list)
+        reason = str(error.args[0][0][-1] if several else error.strerror or error)
+        raise BadInput(f"{place} cannot be written ({reason}): make room, or choose another place") from None
 
 
 def check_name(path: Path | str) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -37,6 +39,14 @@ def test_help_imports_nothing_heavy(run: Run) -> None:
     )
     assert (done.returncode, done.stderr.split()) == (0, [])
     assert done.stdout.count("Usage: ") == 1 + len(GROUPS)
+
+
+@pytest.mark.parametrize(("line", "code"), [("--version >&-", 0), ("--help >&- 2>&-", 0), ("nothing >&- 2>&-", 2)])
+def test_standard_output_may_be_closed(line: str, code: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m eventspec {line}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,8 @@ def test_a_layer_may_be_counted_from_either_end(layer: int, ours: int) -> None:
         ("vision_config", "clip"),
         ("text_config", {"max_position_embeddings": 1 << 40}),
         ("text_config", {"hidden_size": 1 << 40}),
+        ("text_config", {"hidden_size": 1 << 20}),  # before a table of positions is made for heads of 32,768
+        ("text_config", {"max_position_embeddings": 1 << 22}),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(field: str, value: object) -> None:

@@ -16,7 +16,7 @@ import torch
 from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput, Media, Trace, Window
 from eventspec.models.features import FeatureCache, content_key
-from eventspec.models.folder import LoadOptions, load_folder
+from eventspec.models.folder import LoadOptions, describe, load_folder
 from eventspec.models.video_llava import banned_ids, load_video_llava, video_llava_encoder, video_llava_vocabulary
 from eventspec.pairs import Pair, load_folders
 from eventspec.pairs.pair_file import DATA
@@ -132,8 +132,13 @@ def test_end_ids_of_generation_config_count_more_than_configs(folders: Folders, 
             found = load_folder(copy)
             assert (found.tokens.eos_id, *found.tokens.extra_eos_ids) == ends
         (copy / "generation_config.json").write_text('{"eos_token_id": ["x"]}')
-        with pytest.raises(BadCheckpoint, match=r"generation_config\.json: eos_token_id is \['x'\], wanted a token id"):
-            load_folder(copy)
+        for wrong in (["x"], -1, 2.5, True, [2, 99999], 10**20):  # the last two can never be said: an answer would run on
+            (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
+            for opened in (load_folder, describe):
+                with pytest.raises(
+                    BadCheckpoint, match=r"generation_config\.json: eos_token_id is .*, wanted a token id below"
+                ):
+                    opened(copy)
 
 
 @pytest.mark.parametrize("method", ["autoregressive", "cross-modal"])

@@ -38,6 +38,9 @@ def __getattr__(name: str) -> Any:
 def main() -> NoReturn:
     """The entry point: run the command of ``sys.argv`` and leave with its exit code."""
     code = 130
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`): what is said goes nowhere, and no file that is opened takes its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     try:
         _take_interrupts()
         code = _run(sys.argv[1:])

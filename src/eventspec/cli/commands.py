@@ -6,7 +6,6 @@ inside the commands, so that ``--help`` is instant.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -22,6 +21,7 @@ from eventspec import __version__
 from eventspec.cli import bench, dataset, demo, doctor, events, generate, live, models, plan, train, was_interrupted
 from eventspec.cli.help import App
 from eventspec.errors import BadInput, BadSetting, EventspecError
+from eventspec.files import NO_ROOM
 
 app = App(
     name="eventspec",
@@ -38,7 +38,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 _VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
 
 

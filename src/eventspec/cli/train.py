@@ -14,7 +14,7 @@ from eventspec.cli import options
 from eventspec.cli.bars import announced, shown
 from eventspec.cli.help import App
 from eventspec.errors import BadInput, check_known, several
-from eventspec.files import check_empty, check_outputs, read_json
+from eventspec.files import check_empty, check_outputs, read_json, writing
 from eventspec.train.names import (
     HEADS,
     PRESETS,
@@ -110,7 +110,7 @@ def embedded(
     _begin(out, resume, begin_with=begin_with, alone="a pair is")
     from eventspec.train import embedded as recipe
 
-    with shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
+    with writing(out), shown(("render", "tower", "four", "eight", "distil", "fine")) as report:
         folder = recipe.train(preset, out, report, begin_with=begin_with)
     use = f"the trained pair is in {folder}: use it with --pair {folder}"
     options.print_found({"folder": str(folder), **read_json(folder / "provenance.json")}, as_json, use)
@@ -178,7 +178,7 @@ def _heads_of_pair(
     if begin_with is not None and launched_first():
         options.print_notes(recipe.first_weights(begin_with, names))
     stages = ("render train", "render calibration", "heads")
-    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
+    with writing(out), started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
         folder = recipe.train(pair, preset, names, out, report, processes=processes, begin_with=begin_with)
     if processes.first:
         figures = read_json(folder / "heads.json")
@@ -199,7 +199,7 @@ def _heads_for(
 ) -> None:
     from eventspec.train.own import train as learn
 
-    with shown(("answer", "heads")) as report:
+    with writing(out), shown(("answer", "heads")) as report:
         folder = learn(target, questions, preset, names, out, report, how, longest)
     figures = read_json(folder / "heads.json")
     again = ", which it learned from: there is one recording only" if figures["learned_from_judged"] else ""
@@ -227,7 +227,7 @@ def packer(
     _begin(out, resume, pair, alone="a packer is")
     from eventspec.train import packer as recipe
 
-    with shown(("render train", f"packer-{scale}")) as report:
+    with writing(out), shown(("render train", f"packer-{scale}")) as report:
         folder = recipe.train(pair, preset, scale, out, report)
     figures = read_json(folder / f"packers/{scale}/provenance.json")
     use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
@@ -257,7 +257,7 @@ def mixture(
     announced(f"training into {out}")
     from eventspec.train import mixture as recipe
 
-    with shown(("questions", "rounds")) as report:
+    with writing(out), shown(("questions", "rounds")) as report:
         folder = recipe.train(pair, preset, out, report, asked)
     figures = read_json(out / "mixture-report.json")
     lines = [
@@ -297,7 +297,7 @@ def adapter(
 
     written: Any = output
     stages = ("render train", "render calibration", *phases, *(["calibrate"] if written == "rows" else []))
-    with started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
+    with writing(out), started() as processes, shown(stages, processes.first) as report, _failing_once(processes):
         wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
         folder = recipe.train(pair, preset, wanted, out, report, processes=processes)
     if not processes.first:
@@ -337,7 +337,7 @@ def lora(
 
     recipe.check_rank(rank)
     recipe.check_peft()
-    with shown(("render train", "render calibration", recipe.NAME)) as report:
+    with writing(out), shown(("render train", "render calibration", recipe.NAME)) as report:
         folder = recipe.train(pair, preset, rank, out, report)
     figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
     use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"

@@ -80,7 +80,7 @@ def _eventgpt(folder: Path, cases: dict[str, Any], found: Parity) -> None:
     checkpoint = folder / "checkpoint"
     vocabulary = eventgpt.eventgpt_vocabulary(checkpoint)
     trained = min(vocabulary.size, eventgpt.open_eventgpt(checkpoint).model.config.language.vocab_size)
-    bos = bos_id(checkpoint)
+    bos = bos_id(checkpoint, vocabulary.size)
     for dtype, suffix in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
         model = eventgpt.load_eventgpt(checkpoint, dtype, rows=vocabulary.size)
         pixels = eventgpt.EventPixels(checkpoint, model.config.vision.image_size)
@@ -142,7 +142,7 @@ def _video_llava(folder: Path, cases: dict[str, Any], found: Parity) -> None:
     checkpoint = folder / "checkpoint"
     model = video_llava.load_video_llava(checkpoint)
     vocabulary = video_llava.video_llava_vocabulary(checkpoint, model.config)
-    bos = bos_id(checkpoint)
+    bos = bos_id(checkpoint, model.config.language.vocab_size)
     for case, facts in cases.items():
         frames = _arrays(folder / f"video_{case}.npz", "frames")["frames"]
         question = _query(facts, "query") if "query" in facts else _question(_query(facts, "prompt"), vocabulary)

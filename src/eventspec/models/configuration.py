@@ -134,6 +134,11 @@ def clip_config(data: Fields) -> ClipConfig:
     return ClipConfig(**sizes, layer_norm_eps=data["layer_norm_eps"], hidden_act=data["hidden_act"])
 
 
+_LARGEST_HEAD = 4096
+_LARGEST_TABLE = 1 << 28
+"""Numbers that are made of a config alone: 1 GiB. A million positions of heads of 128 are half of that."""
+
+
 def llama_config(data: Fields) -> LlamaConfig:
     """A decoder's sizes from a LlamaConfig; BadField names what cannot be, or what our decoder does not do."""
     data = {**LLAMA_DEFAULTS, **data}
@@ -144,6 +149,10 @@ def llama_config(data: Fields) -> LlamaConfig:
     groups = whole(data, "num_key_value_heads")
     require(data, "num_attention_heads", width % (2 * heads) == 0, f"heads of even size: 2 x it divides {width}")
     require(data, "num_key_value_heads", heads % groups == 0, f"a divisor of {heads}")
+    # Tables of positions are made before any weight is compared with its shape.
+    require(data, "hidden_size", width // heads <= _LARGEST_HEAD, f"heads of at most {_LARGEST_HEAD} numbers")
+    most = _LARGEST_TABLE // (width // heads)
+    require(data, "max_position_embeddings", sizes["max_position_embeddings"] <= most, f"at most {most} for heads of this size")
     require(data, "head_dim", data.get("head_dim") in (None, width // heads), f"{width // heads}")
     require(data, "rms_norm_eps", _is_positive(data["rms_norm_eps"]), "a positive finite number")
     require(data, "tie_word_embeddings", isinstance(data["tie_word_embeddings"], bool), "true or false")

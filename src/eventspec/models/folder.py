@@ -65,8 +65,8 @@ def _load_eventgpt(folder: Path, how: LoadOptions) -> VisionLanguage:
     vocabulary = eventgpt.eventgpt_vocabulary(folder)
     model = eventgpt.load_eventgpt(folder, how.dtype, how.device, rows=vocabulary.size)
     pixels = eventgpt.EventPixels(folder, model.config.vision.image_size)
-    encoder = eventgpt.eventgpt_encoder(model, vocabulary, pixels, bos_id(folder), how.compat)
-    tokens = token_space(vocabulary, end_ids(folder), eventgpt.banned_ids(folder, vocabulary))
+    encoder = eventgpt.eventgpt_encoder(model, vocabulary, pixels, bos_id(folder, model.config.language.vocab_size), how.compat)
+    tokens = token_space(vocabulary, end_ids(folder, model.config.language.vocab_size), eventgpt.banned_ids(folder, vocabulary))
     return VisionLanguage.of("EventGPT", encoder, tokens, "events")
 
 
@@ -74,6 +74,7 @@ def _describe_eventgpt(folder: Path) -> dict[str, Any]:
     opened = eventgpt.open_eventgpt(folder)
     config, vocabulary = opened.model.config, eventgpt.eventgpt_vocabulary(folder)
     eventgpt.EventPixels(folder, config.vision.image_size)
+    _check_ids(folder, vocabulary.size)
     inputs = {"event_images": config.images, "visual_rows": config.event_tokens, "image_size": config.vision.image_size}
     banned = len(eventgpt.banned_ids(folder, vocabulary))
     return _description("EventGPT", eventgpt.MODEL_TYPE, opened, vocabulary, banned, inputs)
@@ -91,11 +92,11 @@ def _load_video_llava(folder: Path, how: LoadOptions) -> VisionLanguage:
     needed = frames * config.vision.tokens + ANSWER_ROWS
     beyond = frames > video_llava.most_frames(config)
     model = (video_llava.open_video_llava(folder, needed) if beyond else opened).loaded(how.dtype, how.device)
-    encoder = video_llava.video_llava_encoder(model, vocabulary, bos_id(folder), frames)
+    encoder = video_llava.video_llava_encoder(model, vocabulary, bos_id(folder, config.language.vocab_size), frames)
     if how.feature_bytes:
         encoder = encoder.keeping(FeatureCache(how.feature_bytes))
     note = f"{frames} frames lie beyond the context of {trained}: times are meaningful, answers are not"
-    tokens = token_space(vocabulary, end_ids(folder), video_llava.banned_ids(config))
+    tokens = token_space(vocabulary, end_ids(folder, config.language.vocab_size), video_llava.banned_ids(config))
     return VisionLanguage.of("Video-LLaVA", encoder, tokens, "frames", (note,) if beyond else ())
 
 
@@ -104,6 +105,7 @@ def _describe_video_llava(folder: Path) -> dict[str, Any]:
     config = opened.model.config
     video_llava.check_processing(folder, config)
     vocabulary = video_llava.video_llava_vocabulary(folder, config)
+    _check_ids(folder, config.language.vocab_size)
     inputs = {
         "frames": config.frames,
         "most_frames": video_llava.most_frames(config),
@@ -121,12 +123,18 @@ def token_space(vocabulary: Vocabulary, ends: tuple[int, ...], banned: Iterable[
     return TokenSpace(vocabulary, ends[0], ends[1:], tuple(token for token in banned if token not in ends))
 
 
-def bos_id(folder: Path) -> int:
-    """The id that begins a prompt, by config.json; of several the first."""
-    return _special_ids(folder / "config.json", "bos_token_id", (1,))[0]
+def _check_ids(folder: Path, rows: int) -> None:
+    """BadCheckpoint for a begin or an end that a model of so many rows cannot say."""
+    bos_id(folder, rows)
+    end_ids(folder, rows)
 
 
-def _special_ids(path: Path, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+def bos_id(folder: Path, rows: int) -> int:
+    """The id that begins a prompt, by config.json; of several the first. BadCheckpoint for one beyond the model's `rows`."""
+    return _special_ids(folder / "config.json", "bos_token_id", (1,), rows)[0]
+
+
+def _special_ids(path: Path, name: str, default: tuple[int, ...], rows: int) -> tuple[int, ...]:
     """The ids of a config file, or of its `text_config`, with the meaning `name`: as a rule one, in a list where there are
     several."""
     data = fields.read_json(path)
@@ -135,19 +143,19 @@ def _special_ids(path: Path, name: str, default: tuple[int, ...]) -> tuple[int, 
     if value is None:
         return default
     found = tuple(value) if isinstance(value, list) and value else (value,)
-    if not all(type(token) is int and token >= 0 for token in found):
-        raise BadCheckpoint(f"{path}: {name} is {value!r}, wanted a token id")
+    if not all(type(token) is int and 0 <= token < rows for token in found):
+        raise BadCheckpoint(f"{path}: {name} is {value!r}, wanted a token id below {rows}, the rows of the embedding")
     return found
 
 
-def end_ids(folder: Path) -> tuple[int, ...]:
+def end_ids(folder: Path, rows: int) -> tuple[int, ...]:
     """The ids that end an answer: generation_config.json's where it has some, as transformers' `generate` has it, or else
     config.json's.
 
     Where config.json's first one is among them it stays first: tokenizers are compared by it.
     """
-    usual, path = _special_ids(folder / "config.json", "eos_token_id", (2,)), folder / "generation_config.json"
-    found = _special_ids(path, "eos_token_id", usual) if path.is_file() else usual
+    usual, path = _special_ids(folder / "config.json", "eos_token_id", (2,), rows), folder / "generation_config.json"
+    found = _special_ids(path, "eos_token_id", usual, rows) if path.is_file() else usual
     first = usual[:1] if usual[0] in found else found[:1]
     return (*first, *(token for token in found if token not in first))
 

@@ -274,8 +274,10 @@ def _ends(folder: Path, model: Any, processor: Any) -> tuple[int, ...]:
     found = model.generation_config.eos_token_id
     found = processor.tokenizer.eos_token_id if found is None else found
     ids = tuple(found) if isinstance(found, list | tuple) else (found,)
-    if not ids or not all(type(id) is int and id >= 0 for id in ids):
-        raise BadCheckpoint(f"{folder}: eos_token_id is {found!r} in generation_config.json and tokenizer, wanted a token id")
+    rows = len(model.get_input_embeddings().weight)
+    if not ids or not all(type(id) is int and 0 <= id < rows for id in ids):
+        wanted = f"wanted a token id below {rows}, the rows of the embedding"
+        raise BadCheckpoint(f"{folder}: eos_token_id is {found!r} in generation_config.json and tokenizer, {wanted}")
     return ids
 
 

@@ -42,17 +42,20 @@ def _render(job: tuple[Path, str, int, int]) -> None:
     out, split, number, end = job
     made = out / f".shard_{number:04d}.part"
     shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
     facts, rows = [], []
     for index in range(number * SHARD, min(end, (number + 1) * SHARD)):
         clip = make_clip(split_seed(split, 0, index))
         rows.append((clip.frames, red_blue_classes(clip.events, 5), clip.frame_labels, clip.window_labels))
         facts.append(json.dumps(clip.facts.as_json()))
-    for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
-        np.save(made / f"{name}.npy", np.stack(column))
-    (made / "facts.jsonl").write_text("\n".join(facts))
-    shutil.rmtree(out / f"shard_{number:04d}", ignore_errors=True)  # one of fewer clips
-    made.rename(out / f"shard_{number:04d}")
+    try:
+        made.mkdir(parents=True)
+        for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
+            np.save(made / f"{name}.npy", np.stack(column))
+        (made / "facts.jsonl").write_text("\n".join(facts))
+        shutil.rmtree(out / f"shard_{number:04d}", ignore_errors=True)  # one of fewer clips
+        made.rename(out / f"shard_{number:04d}")
+    finally:  # it was renamed, or is not whole
+        shutil.rmtree(made, ignore_errors=True)
 
 
 class Clips:

@@ -134,10 +134,13 @@ def changed_copy(pair: Path, out: Path) -> Iterator[Path]:
     """A copy of a pair's folder to be changed; when the block ends it takes the place of OUT/pair."""
     part = out / ".pair.part"
     shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(pair, part)
-    yield part
-    shutil.rmtree(out / "pair", ignore_errors=True)
-    part.rename(out / "pair")
+    try:
+        shutil.copytree(pair, part)
+        yield part
+        shutil.rmtree(out / "pair", ignore_errors=True)
+        part.rename(out / "pair")
+    finally:  # it was renamed, or is not whole
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:
