@@ -174,6 +174,7 @@ def test_convert_writes_the_cut_as_its_suffix_says(clip: Path, tmp_path: Path, n
     source = [] if "." in name and frames == 0 else ["--source", "a test"]
     done = run("convert", clip, tmp_path / name, "--start-us", "1200", "--end-us", "1700", *source)
     assert done.exit_code == 0 and "5 events" in done.stdout
+    assert ("2 frames of clip are not in it" in done.stderr) == (frames == 0)
     facts = summary(Recording.open(tmp_path / name))
     assert (facts["events"], facts["first_us"], facts["last_us"], facts["frames"]) == (5, 1200, 1600, frames)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["clip", name])

@@ -43,7 +43,7 @@ def drawn(tmp_path: Path, what: Recording, windows: int = 2, representation: Rep
 def test_small_sensors_are_drawn_larger_pixel_by_pixel(tmp_path: Path, representation: Representation) -> None:
     what = recording()
     page = drawn(tmp_path, what, 2, representation)
-    grow, step = strip.scale_of(16, 2)
+    grow, step = strip.scale_of(16, 8, 2)
     assert grow > 20 and step == 1 and what.events is not None
     first = pictures(what.events, representation, 2).images[0]
     top, left = strip.HEAD + strip.LINE, strip.MARGIN
@@ -54,7 +54,7 @@ def test_small_sensors_are_drawn_larger_pixel_by_pixel(tmp_path: Path, represent
 
 def test_a_frame_lies_below_every_slice(tmp_path: Path) -> None:
     page = drawn(tmp_path, recording(), 2)
-    grow, _ = strip.scale_of(16, 2)
+    grow, _ = strip.scale_of(16, 8, 2)
     assert (page == COLOUR).all(axis=-1).sum() == 2 * 16 * 8 * grow * grow
     wide = drawn(tmp_path, recording(size=(32, 8)), 2)  # of another shape: as wide as the slice
     assert (wide == COLOUR).all(axis=-1).sum() == 2 * 16 * 4 * grow * grow
@@ -89,10 +89,12 @@ def test_few_and_odd_events_are_drawn_too(tmp_path: Path, what: Recording, repre
     ("width", "columns", "scale"), [(34, 5, (14, 1)), (346, 5, (1, 1)), (640, 5, (1, 2)), (1280, 1, (1, 1))]
 )
 def test_scales_are_whole_numbers(width: int, columns: int, scale: tuple[int, int]) -> None:
-    assert strip.scale_of(width, columns) == scale
+    assert strip.scale_of(width, width * 3 // 4, columns) == scale
     for side in range(1, 2000):
-        grow, step = strip.scale_of(side, columns)
+        grow, step = strip.scale_of(side, 1, columns)
         assert min(grow, step) == 1 and -(-side // step) * grow <= strip.LARGE // columns * 5 // 4
+        grow, step = strip.scale_of(1, 40 * side, columns)  # a sensor of a column is not made as wide as others
+        assert min(grow, step) == 1 and -(-40 * side // step) * grow <= strip.LARGE
 
 
 def test_too_many_windows_are_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ def convert(
     if source and kind != "native":
         raise BadInput(f"--source is kept in recording.toml, which only a folder has: leave it out for .{kind}")
     recording = cut.of(_opened(file, reading))
-    _print_written(_write(out, kind, recording, source or recording.source or file.name), as_json)
+    written = _write(out, kind, recording, source or recording.source or file.name)
+    if (left := len(recording.video or ()) - written["frames"]) > 0:
+        options.print_notes([f"{out.name} keeps only events: {several(left, 'frame')} of {recording.name} are not in it"])
+    _print_written(written, as_json)
 
 
 @app.command()

@@ -51,7 +51,7 @@ def draw(recording: Recording, origin_us: int, representation: Representation, w
     if windows > MOST:
         raise BadInput(f"{windows} windows do not fit on one picture: at most {MOST} do, or give a folder's name as --out")
     columns = min(windows, COLUMNS)
-    grow, step = scale_of(events.width, columns)
+    grow, step = scale_of(events.width, events.height, columns)
     drawn = pictures(coarser(events, step) if step > 1 else events, representation, windows)
     images = drawn.images.repeat(grow, axis=1).repeat(grow, axis=2)
     slices = slices_of(events, recording.video, windows)
@@ -70,11 +70,13 @@ def draw(recording: Recording, origin_us: int, representation: Representation, w
     page.image.save(path, format="PNG")
 
 
-def scale_of(width: int, columns: int) -> tuple[int, int]:
+def scale_of(width: int, height: int, columns: int) -> tuple[int, int]:
     """How many pixels of the picture show one of the sensor, and how many of the sensor are one of the picture's; one of the
-    two is 1. Fewer panels in a row may be wider."""
+    two is 1. Fewer panels in a row may be wider; none is taller than a row is wide."""
     room = LARGE // columns * 5 // 4
-    return (max(1, min(room, SMALL + SMALL // columns) // width), 1) if width <= room else (1, -(-width // room))
+    if width > room or height > LARGE:
+        return 1, max(-(-width // room), -(-height // LARGE))
+    return max(1, min(min(room, SMALL + SMALL // columns) // width, LARGE // height)), 1
 
 
 def slices_of(events: EventStream, video: VideoClip | None, windows: int) -> list[Slice]:
