@@ -99,7 +99,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
     ]
     report("questions", 0.0, {})
     for number, (recording, question) in enumerate(asked):
-        if number >= count and nodes >= LEAST:
+        if number >= count and nodes >= 2 * LEAST:  # half of them is judged
             break
         watched.unions = []
         result = generate(watching[number % 2], recording, question, HYBRID, max_new_tokens=LONGEST)
@@ -113,13 +113,13 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
         report("questions", min(1.0, (number + 1) / count), {})
 
 
-def fitted(rows: Sequence[Judged]) -> Mixture:
+def fitted(rows: Sequence[Judged], least: int = LEAST) -> Mixture:
     """The weights under which what was judged is most likely, with a small Gaussian prior around those that take the drafters'
     own probabilities as they are. BadInput where there are too few to learn from."""
     names = tuple(dict.fromkeys(name for row in rows for name in row.names))
     count = sum(len(row.right) for row in rows)
-    if count < LEAST:
-        raise BadInput(f"{count} drafted tokens are too few to fit a mixture on, {LEAST} are needed: give more questions")
+    if count < least:
+        raise BadInput(f"{count} drafted tokens are too few to fit a mixture on, {least} are needed: give more questions")
     features, at = np.zeros((count, len(names), 4)), 0
     for row in rows:
         features[at : at + len(row.right), [names.index(name) for name in row.names]] = row.features
@@ -182,7 +182,7 @@ def train(where: str, preset: str, out: Path, report: Report, questions: Sequenc
         rows = list(judged(pair, asked(), report, count))
         whole = fitted(rows)
         rounds = rounds_of(pair, whole, list(islice(asked(), 0, count, AGAIN)), report)
-    half = fitted(rows[::2])
+    half = fitted(rows[::2], LEAST // 4)
     held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = report_of(half, held_out)
     with changed_copy(folder, out) as part:
