@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from eventspec.cli import run
+from eventspec.core import BadInput
 from eventspec.events.formats import dsec_h5, text
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording, write_native
@@ -50,6 +51,21 @@ def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path
     assert early["usage"]["completion_tokens"] == len(early["token_ids"])
     spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"vision", "prefill", "draft"} <= {span["name"] for span in spans}
+
+
+def test_a_trace_that_cannot_be_written_costs_no_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(trace: object, path: Path) -> None:
+        raise BadInput(f"{path} cannot be written (No space left on device): choose another place")
+
+    monkeypatch.setattr("eventspec.trace.record.Trace.save", full)
+    words = ("generate", "--recording", REAL, "--prompt", "x", "--method", "autoregressive", "--max-new-tokens", "4")
+    for more in ((), ("--json",)):
+        assert run([*map(str, words), "--trace", str(tmp_path / "t.json"), *more]) == 2
+        found = capsys.readouterr()
+        assert found.out.strip() and "t.json cannot be written" in found.err.splitlines()[-1]
+        assert not more or json.loads(found.out).get("trace") is None
 
 
 def test_generate_joins_events_and_frames_of_two_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

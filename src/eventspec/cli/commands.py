@@ -121,7 +121,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, EventspecError):
         return _fail(str(error), 2)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NO_ROOM):
-        place = os.fsdecode(error.filename2 or error.filename or "a file cannot be written")
+        place = os.fsdecode(error.filename2 or error.filename or "a file, or standard output, cannot be written")
         return _fail(f"{place}: {str(error.strerror).lower()}: choose another place, or check what is there and its rights", 2)
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return _fail(message if debugging else f"{message}; run with EVENTSPEC_DEBUG=1 for the traceback", 1)

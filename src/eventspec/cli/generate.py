@@ -58,15 +58,21 @@ def generate(
     if provisional:
         show_live(asking)
     result = asking.result()
+    failed = None
     if trace is not None:
-        result.trace.save(trace)
+        try:
+            result.trace.save(trace)
+        except BadInput as error:  # the answer is there
+            failed, trace = error, None
     if as_json:
         options.print_found({"recording": opened.name, **result.as_json(str(trace) if trace else None)}, True)
-        return
-    if not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
+    elif not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
         typer.echo(result.text)
-    typer.echo(in_short(result), err=True)
-    options.print_notes(result.trace.notes)
+    if not as_json:
+        typer.echo(in_short(result), err=True)
+        options.print_notes(result.trace.notes)
+    if failed is not None:
+        raise failed
 
 
 def chat(

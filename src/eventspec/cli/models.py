@@ -186,6 +186,7 @@ def export_head(
     from eventspec.drafters.heads.checkpoint import exact_dtype
     from eventspec.models import configuration as fields
     from eventspec.pairs import load_folders, load_pair
+    from eventspec.recordings.native import written_whole
 
     loaded = load_pair(models.name) if target is None else load_folders(target, method="eagle")
     folder, language = folder_named("head", head, loaded.parts.heads), loaded.parts.ends
@@ -196,13 +197,14 @@ def export_head(
         kind = family.about(trained.head)["head"]
         raise BadInput(f"{whose} loads a head of {kind}: it is for eventspec alone, copy its folder")
     dtype = exact_dtype(trained)
-    if layout == "safeailab":
-        save_head(trained, out, language, dtype)
-    else:
-        assert loaded.checkpoint is not None  # both ways to load one set it
-        named = fields.read_json(loaded.checkpoint / "config.json").get("architectures") or []
-        where = Verifier(verifier or str(loaded.checkpoint.resolve()), tuple(named))
-        export_speculators(trained, out, language, where, dtype)
+    with written_whole(out) as partial:
+        if layout == "safeailab":
+            save_head(trained, partial, language, dtype)
+        else:
+            assert loaded.checkpoint is not None  # both ways to load one set it
+            named = fields.read_json(loaded.checkpoint / "config.json").get("architectures") or []
+            where = Verifier(verifier or str(loaded.checkpoint.resolve()), tuple(named))
+            export_speculators(trained, partial, language, where, dtype)
     name, stored = type(trained.head).__name__, str(dtype).removeprefix("torch.")
     about = {"folder": str(out), "layout": layout, "head": name, "taps": list(trained.head.taps), "dtype": stored}
     options.print_found(about, as_json, f"{name} in {stored}, layout {layout}: {out}")

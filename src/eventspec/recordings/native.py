@@ -58,6 +58,8 @@ def written_whole(folder: Path) -> Iterator[Path]:
         partial.mkdir(parents=True)
         yield partial
         partial.replace(folder)  # an empty folder may stand there
+    except BadInput as error:  # of a part of it
+        raise BadInput(str(error).replace(str(partial), str(folder))) from None
     except OSError as error:
         reason = str(error.strerror or error).replace(str(partial), str(folder))
         raise BadInput(f"{folder}: cannot be written ({reason}): choose a folder with room and rights") from None
