@@ -258,6 +258,7 @@ def test_outputs_of_commands_are_checked(capsys: pytest.CaptureFixture[str], tmp
         ("bench", "run", "losses", "--folder", str(pictures), "--work", str(pictures)),
         ("bench", "gpu", "--out", str(tmp_path / "qa.jsonl")),
         ("demo", "--out", str(tmp_path), "--html", str(tmp_path / "trace.json")),
+        ("demo", "--out", str(tmp_path / "new"), "--html", str(tmp_path / "new")),
         ("scenes", "make", "--out", str(tmp_path)),
     )
     for words in lines:

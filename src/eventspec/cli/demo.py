@@ -16,7 +16,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.show import LATE_GUESS
-from eventspec.files import check_files
+from eventspec.files import check_files, check_folder, check_outputs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,6 +139,8 @@ def check_places(out: Path, html: Path | None) -> None:
     """BadInput for files that cannot be written, before anything is measured; an interrupted demo leaves no folder."""
     from eventspec.recordings.examples import CLIPS
 
+    check_folder(out)
+    check_outputs({"--out": out, "--html": html})
     if html is not None and html.absolute().parent != out.absolute():
         options.check_in_folder(html, "--html")
     check_files({**{name: out / name for name in ("timeline.png", "trace.json", "timeline.svg")}, "--html": html}, [CLIPS])
