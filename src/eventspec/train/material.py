@@ -201,7 +201,7 @@ def answers_of_target(
     """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given; `begin`
     is told the pair before hours are spent on that."""
     asked = given.asked(ASKED * (preset.answered + preset.held_out))
-    with load_pair(file.folder, "one", fit=False, method=BASELINE) as pair:
+    with load_pair(file.folder, fit=False, method=BASELINE) as pair:
         begin(pair)
         answers = Answers(given.work, fingerprint(pair.parts.ends), given.longest, processes.rank)
         yield pair, target_answers(pair, given.questions, asked, answers, report, processes)
