@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +21,10 @@ from eventspec.cli.recorded import Reading
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 from eventspec.files import check_files, check_folder, check_outputs, check_writable, write_text
+
+if TYPE_CHECKING:
+    from eventspec.core import Window
+    from eventspec.recordings import Recording
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -130,6 +134,7 @@ def compare(
 ) -> None:
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
     from eventspec.experiments.names import check_arms
+    from eventspec.experiments.rows import check_same
     from eventspec.pairs.names import check_choices
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
@@ -141,10 +146,21 @@ def compare(
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
     given = drawn.given(call, models)
-    asked = read_questions(questions, limit, reading.open)
+    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
+    sees = methods if "real" in controls else ["autoregressive"]
+
+    def suits(recording: Recording, window: Window | None) -> None:
+        models.check_seen(recording, window, sees, ("events",))
+
+    asked = read_questions(questions, limit, reading.open, suits)
     _check_places(
         out, plot, resume, [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
     )
+
+    if resume:
+        drawing = ("max_new_tokens", "temperature", "seed")
+        sampling = {name: value for name, value in options.given(call).items() if name in drawing}
+        check_same(out, {"pair": models.file().name, **sampling, **about})
 
     with waiting("loading the models"):
         from eventspec.experiments.compare import Comparison, Interrupted, others_of
@@ -156,7 +172,6 @@ def compare(
         arms = others_of(ready, others, controls[0], fit=models.target is None)
         sampling = ready.tokens.settings(None, drawn.spelled(ready, given))
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
-    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:
         with tracked() as show:

@@ -50,6 +50,7 @@ def generate(
         check_outputs({"--trace": trace}, [*recorded.places, *folders, drawn.json_schema])
     with waiting("loading the models"):
         opened, window = recorded.open(reading)
+        models.check_seen(opened, window, [method])
 
         from eventspec.ask import generation
 
@@ -99,6 +100,7 @@ def chat(
         raise BadInput(NO_QUESTION)
     with waiting("loading the models"):
         opened, window = recorded.open(reading)
+        models.check_seen(opened, window, [method])
         loaded = models.load([method], chosen)
         settings = drawn.spelled(loaded, given)
         about = loaded.open(opened, window, store)

@@ -9,6 +9,7 @@ from eventspec.core import BadCheckpoint
 from eventspec.files import read_json
 from eventspec.models.folder import is_ours
 from eventspec.pairs.names import (
+    ACCEPTANCE,
     ALIGNED,
     BLIND,
     CASCADE,
@@ -22,7 +23,6 @@ from eventspec.pairs.names import (
     SKIP,
 )
 from eventspec.pairs.pair_file import PairFile
-from eventspec.pairs.trained import ACCEPTANCE
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,12 @@ WANTED = {
 """What a checkpoint that answers does not have by itself: one of these must be chosen for a method; () where none would do."""
 USUAL_TREE = "dynamic"
 """How a head's draft tree grows."""
-TREES = ("dynamic", "static", "published", "chain", "pruned")
-"""What one head or another knows."""
+TREES = ("dynamic", "published", "chain", "static")
+"""What heads know, but for the small VLM."""
+SMALL_VLM = "massv"
+SMALL_VLM_TREES = ("dynamic", "pruned")
+ACCEPTANCE = "acceptance.json"
+"""In an adapter's folder: its calibrated acceptance predictor."""
 COMPRESSIONS = ("prune", "pool", "attention", "packer")
 USUAL_MAPPING = "auto"
 """How an event drafter's ids become the target's."""
@@ -91,24 +95,6 @@ def check_choices(methods: Sequence[str], given: Iterable[str]) -> None:
     for choice in sorted(chosen):
         if not set(methods) & set(users := CHOICES[choice]):
             raise BadInput(f"--{choice} is not used by method {' or '.join(methods)}: it is for --method {' or '.join(users)}")
-
-
-def check_parts(given: Mapping[str, Iterable[str]], known: Mapping[str, Mapping[str, Path]]) -> list[Path]:
-    """BadInput for heads (`head`), event drafters, adapters and compressions that there are not, by what was given of each;
-    the folders of the others. `known`: the tables of a pair."""
-    for text in given.get("compress", ()):
-        CompressionSpec.parse(text)
-    found = []
-    for kind, usual in (("head", USUAL_TREE), ("drafter", USUAL_MAPPING), ("adapter", "")):
-        table = known.get(f"{kind}s", {})
-        for text in given.get(kind, ()):
-            name, choice = name_and_choice(text, usual, table) if usual else (text, "")
-            found.append(folder_named(kind, name, table))
-            if kind == "head":
-                check_known("tree policy", [choice], TREES)
-            elif kind == "drafter":
-                check_known("vocabulary", [choice], VOCABULARY_MAPPINGS)
-    return found
 
 
 def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:

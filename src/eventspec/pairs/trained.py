@@ -27,11 +27,10 @@ from eventspec.models.eventgpt import EventGpt
 from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
+from eventspec.pairs.names import ACCEPTANCE as ACCEPTANCE
 from eventspec.pairs.names import folder_named
 from eventspec.text import TokenSpace
 
-ACCEPTANCE = "acceptance.json"
-"""In an adapter's folder: its calibrated acceptance predictor."""
 Part = TypeVar("Part", Adapter, Packer)
 Whole = TypeVar("Whole", EventGpt, VideoLlava)
 
