@@ -57,7 +57,7 @@ def usable_cores() -> int:
 
 
 def unusable(device: str) -> str | None:
-    """Why torch, or the one that is installed, cannot have a device; None where only torch itself tells, which is not loaded."""
+    """Why torch, or the one that is installed, cannot have a device; None where only torch itself tells."""
     kind = device.partition(":")[0]
     if kind not in DEVICES:
         return "there is no such kind of device"

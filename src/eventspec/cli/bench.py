@@ -158,9 +158,9 @@ def compare(
     )
 
     if resume:
-        drawing = ("max_new_tokens", "temperature", "seed")
-        sampling = {name: value for name, value in options.given(call).items() if name in drawing}
-        check_same(out, {"pair": models.file().name, **sampling, **about})
+        file, typed = models.file(), options.given(call)  # a checkpoint may come with settings of its own
+        settled = [name for name in ("max_new_tokens", "temperature", "seed") if file.load is None or name in typed]
+        check_same(out, {"pair": file.name, **{name: getattr(drawn, name) for name in settled}, **about})
 
     with waiting("loading the models"):
         from eventspec.experiments.compare import Comparison, Interrupted, others_of
