@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests.support.probe import check_refused_early
 
-from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.pair_file import DATA, PairFile
 from eventspec.recordings import Recording, write_native
 from eventspec.video.clip import VideoClip
 
@@ -45,6 +45,8 @@ LINES: tuple[tuple[tuple[str, ...], str], ...] = (
     ((*ASK, "--target", "other", "--dtype", "int8"), "dtype int8 needs a CUDA device, here is cpu"),
     (("generate", "--prompt", "hi", "--recording", "drive.npz"), "drive has no RGB frames: method auto needs them"),
     (("generate", "--prompt", "hi", "--recording", "frames", "--method", "cross-modal"), "frames has no events: method"),
+    (("live", "--prompt", "hi", "--recording", "frames", "--method", "cross-modal"), "frames has no events: method"),
+    ((*ASK, "--pair", "bare", "--method", "eagle"), "it lacks a head: eventspec train heads"),
     (("chat", "drive.npz"), "drive has no RGB frames"),
     ((*COMPARE, "qa.jsonl", "--method", "autoregressive"), "qa.jsonl, line 2: drive has no RGB frames"),
     ((*COMPARE, "deaf.jsonl", "--method", "cross-modal"), "deaf.jsonl, line 1: frames has no events"),
@@ -93,6 +95,8 @@ def test_what_cannot_go_together_is_named_before_torch_is_loaded(folders: Folder
     (tmp_path / "deaf.jsonl").write_text(asked[0])
     fresh = shutil.copytree(PAIR / "adapters/attention", tmp_path / "fresh")
     (fresh / "acceptance.json").unlink()
+    shutil.copytree(PAIR, tmp_path / "bare")
+    PairFile.read(tmp_path / "bare").with_table("heads", {}).write()
     other = shutil.copytree(folders.video_llava, tmp_path / "other")
     (other / "config.json").write_text(json.dumps({**json.loads((other / "config.json").read_text()), "model_type": "llava"}))
     places = {"nano": PAIR, "video": folders.video_llava}

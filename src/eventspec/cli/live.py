@@ -67,6 +67,7 @@ def live(
         opened = whole.slice(window)
         if not len(opened.video or ()):
             raise BadInput(f"{opened.name} has no RGB frames: a stream without frames cannot be asked about")
+        models.check_seen(opened, None, [method], ("events",))
 
         from eventspec.ask.replay import Replay
 

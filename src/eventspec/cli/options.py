@@ -140,6 +140,7 @@ class Models:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
         from eventspec.pairs.fitting import check_loading, check_parts
+        from eventspec.pairs.inventory import check_offered
         from eventspec.pairs.names import CHOICES, DRAFTLESS, check_choices, check_method
 
         for method in methods:
@@ -161,6 +162,7 @@ class Models:
             if file.load is None and (alone := [typed(name) for name in self._how]):
                 whose = "is for a checkpoint folder" if len(alone) == 1 else "are for checkpoint folders"
                 raise BadInput(f"{' and '.join(alone)} {whose}: give --target FOLDER as well")
+            check_offered([one for one in methods if not any(one in CHOICES[name] for name in chosen.given)], file)
         if file.load is not None:
             how = {**file.load, **self._how}
             check_loading(file.place("target"), how.get("dtype"), how.get("device"), how.get("drafter_device"))

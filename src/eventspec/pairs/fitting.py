@@ -12,7 +12,7 @@ from eventspec.errors import BadInput, check_known, check_scale
 from eventspec.files import read_json
 from eventspec.machine import unusable
 from eventspec.media import Modality
-from eventspec.models.shards import EVENTGPT, VIDEO_LLAVA, check_files, opened, shards
+from eventspec.models.shards import EVENTGPT, OURS, VIDEO_LLAVA, check_files, opened, shards
 from eventspec.pairs.names import (
     ACCEPTANCE,
     ALIGNED,
@@ -165,7 +165,7 @@ def language_of(checkpoint: Path) -> dict[str, Any]:
 
 def _check_compression(spec: CompressionSpec, file: PairFile) -> None:
     kind, packers = read_json(file.place("target") / "config.json").get("model_type"), file.tables["packers"]
-    if kind not in (VIDEO_LLAVA, EVENTGPT):
+    if kind not in OURS:
         raise BadInput("this needs a target of our own (Video-LLaVA, EventGPT or a bundled pair), transformers opens this one")
     if spec.kind == "packer" and str(spec.size) not in packers:
         there = f"there is {', '.join(packers)}" if packers else "there is none"
@@ -188,7 +188,7 @@ def check_loading(target: Path, dtype: str | None, *devices: str | None) -> None
             raise BadInput(f"device '{device}' cannot be used ({why}): choose cpu, or what `eventspec doctor` finds")
     if dtype not in ("nf4", "int8"):
         return
-    if read_json(target / "config.json").get("model_type") in (VIDEO_LLAVA, EVENTGPT):
+    if read_json(target / "config.json").get("model_type") in OURS:
         raise BadInput(f"dtype {dtype} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
     if not (device := devices[0] or "cpu").startswith("cuda"):
         raise BadInput(f"dtype {dtype} needs a CUDA device, here is {device}: choose float32, bfloat16 or float16")
