@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,10 +21,6 @@ from eventspec.cli.recorded import Reading
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 from eventspec.files import check_files, check_folder, check_outputs, check_writable, write_text
-
-if TYPE_CHECKING:
-    from eventspec.core import Window
-    from eventspec.recordings import Recording
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -134,7 +130,6 @@ def compare(
 ) -> None:
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
     from eventspec.experiments.names import check_arms
-    from eventspec.experiments.rows import check_same
     from eventspec.pairs.names import check_choices
     from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
@@ -147,20 +142,10 @@ def compare(
     check_arms(methods, controls, contexts)
     given = drawn.given(call, models)
     about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
-    sees = methods if "real" in controls else ["autoregressive"]
-
-    def suits(recording: Recording, window: Window | None) -> None:
-        models.check_seen(recording, window, sees, ("events",))
-
+    suits = models.suits(methods if "real" in controls else ["autoregressive"], ("events",))
     asked = read_questions(questions, limit, reading.open, suits)
-    _check_places(
-        out, plot, resume, [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
-    )
-
-    if resume:
-        file, typed = models.file(), options.given(call)  # a checkpoint may come with settings of its own
-        settled = [name for name in ("max_new_tokens", "temperature", "seed") if file.load is None or name in typed]
-        check_same(out, {"pair": file.name, **{name: getattr(drawn, name) for name in settled}, **about})
+    read = [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
+    _check_places(out, plot, {**_settled(call, models, drawn), **about} if resume else None, read)
 
     with waiting("loading the models"):
         from eventspec.experiments.compare import Comparison, Interrupted, others_of
@@ -185,14 +170,24 @@ def compare(
     _print_summary(found, out, plot, as_json)
 
 
-def _check_places(out: Path, plot: Path | None, resume: bool, read: list[Path | None]) -> None:
-    """BadInput for rows or a picture that cannot be written, or would change what is `read`."""
-    from eventspec.experiments.rows import beside, check_place
+def _settled(call: typer.Context, models: options.Models, drawn: Drawn) -> dict[str, Any]:
+    """What rows say of the pair and of how answers are drawn, as far as that is known without a model."""
+    file, typed = models.file(), options.given(call)
+    names = ("max_new_tokens", "temperature", "seed")  # for which a checkpoint may come with settings of its own
+    return {"pair": file.name, **{name: getattr(drawn, name) for name in names if file.load is None or name in typed}}
+
+
+def _check_places(out: Path, plot: Path | None, resumed: Figures | None, read: list[Path | None]) -> None:
+    """BadInput for rows or a picture that cannot be written, or would change what is `read`; and for rows to go on with that
+    were measured with other settings than those of the comparison that is `resumed`."""
+    from eventspec.experiments.rows import beside, check_place, check_same
 
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
     check_files({"--out": out, "--plot": plot}, read)
-    check_place(out, resume)
+    check_place(out, resumed is not None)
+    if resumed is not None:
+        check_same(out, resumed)
     check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, read)
 
 

@@ -19,9 +19,7 @@ from eventspec.files import check_folder, check_outputs
 from eventspec.train.names import Given, check_out, launched, launched_first, reexecute_with_allocator
 
 if TYPE_CHECKING:
-    from eventspec.media import Window
     from eventspec.pairs.pair_file import PairFile
-    from eventspec.recordings import Recording
     from eventspec.train.answers import TrainingPreset
     from eventspec.train.processes import Processes
 
@@ -95,17 +93,12 @@ class Learning:
 
     def checked(self, read: Sequence[Path], file: PairFile) -> Given | None:
         """The last of `begin`, for what is read besides, and the pair whose target answers."""
-        from eventspec.media import check_senses
-        from eventspec.pairs.fitting import needs_of
+        from eventspec.pairs.fitting import suits
         from eventspec.pairs.names import BASELINE
         from eventspec.recordings.qa import read_questions
         from eventspec.recordings.recording import whole_of
 
-        def suits(recording: Recording, window: Window | None) -> None:
-            senses = recording.senses_in(window or recording.span)
-            check_senses(recording.name, senses, BASELINE, needs_of(BASELINE, file))
-
-        asked = [] if self.questions is None else read_questions(self.questions, check=suits)
+        asked = [] if self.questions is None else read_questions(self.questions, check=suits(file, [BASELINE]))
         recordings = [whole_of(one) for one in {question.recording for question in asked}]
         if launched_first() and not self.dry_run:
             check_out(self.out, self.resume)

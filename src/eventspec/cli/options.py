@@ -16,10 +16,9 @@ from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
 
 if TYPE_CHECKING:
-    from eventspec.core import Window
     from eventspec.pairs import Pair
     from eventspec.pairs.pair_file import PairFile
-    from eventspec.recordings import Recording
+    from eventspec.recordings.qa import Check
 
 
 def given_path(given: str | Path) -> Path:
@@ -183,17 +182,11 @@ class Models:
         files = {"target": str(self.target.resolve())} | ({} if which is None else {"drafter": str(Path(which).resolve())})
         return PairFile(self.target, self.target.resolve().name, files, load={})
 
-    def check_seen(
-        self, recording: Recording, window: Window | None, methods: Sequence[str], may_be_empty: Collection[str] = ()
-    ) -> None:
-        """BadInput, before a model is loaded, for a recording that lacks in a window what one of the methods needs; streams of
-        the senses that `may_be_empty` must be there."""
-        from eventspec.media import check_senses
-        from eventspec.pairs.fitting import needs_of
+    def suits(self, methods: Sequence[str], may_be_empty: Collection[str] = ()) -> Check:
+        """As `fitting.suits`: which recordings can be asked about is known before a model is loaded."""
+        from eventspec.pairs.fitting import suits
 
-        seen = recording.senses_in(window or recording.span) | {sense for sense in may_be_empty if sense in recording.streams}
-        for method in methods:
-            check_senses(recording.name, seen, method, needs_of(method, self.file()))
+        return suits(self.file(), methods, may_be_empty)
 
     def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
         from eventspec.models.shards import check_files

@@ -3,15 +3,15 @@ needed. What only the weights tell, such as the fingerprint of a target, is chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventspec.errors import BadInput, check_known, check_scale
 from eventspec.files import read_json
 from eventspec.machine import unusable
-from eventspec.media import Modality
+from eventspec.media import Modality, Window, check_senses
 from eventspec.models.shards import EVENTGPT, OURS, VIDEO_LLAVA, check_files, opened, shards
 from eventspec.pairs.names import (
     ACCEPTANCE,
@@ -33,6 +33,10 @@ from eventspec.pairs.names import (
 )
 from eventspec.pairs.pair_file import PairFile
 
+if TYPE_CHECKING:
+    from eventspec.recordings import Recording
+    from eventspec.recordings.qa import Check
+
 DRAFTED_FROM_EVENTS = (EVENT_METHOD, CASCADE, ALIGNED, EVENT_EAGLE, SKIP)
 """Methods that ask nothing about a recording without events."""
 ONLY_OURS = "adapters are for a pair of ours, see `eventspec train adapter`"
@@ -51,6 +55,18 @@ def needs_of(method: str, file: PairFile) -> Needs:
     return Needs(modality_of(file.place("target")), "events" if method in DRAFTED_FROM_EVENTS else None)
 
 
+def suits(file: PairFile, methods: Sequence[str], may_be_empty: Collection[str] = ()) -> Check:
+    """What raises BadInput for a recording that lacks in a window what one of the methods of a pair needs; streams of the
+    senses that `may_be_empty` must be there all the same."""
+
+    def check(recording: Recording, window: Window | None) -> None:
+        there = recording.senses_in(window or recording.span) | {sense for sense in may_be_empty if sense in recording.streams}
+        for method in methods:
+            check_senses(recording.name, there, method, needs_of(method, file))
+
+    return check
+
+
 def modality_of(checkpoint: Path) -> Modality:
     """What a checkpoint sees, as far as its config.json says so."""
     return "events" if read_json(checkpoint / "config.json").get("model_type") == EVENTGPT else "frames"
@@ -60,8 +76,8 @@ def kind_of(data: Mapping[str, Any]) -> str:
     """What a config.json describes: a packer, an adapter, a head or a checkpoint. A head has a width and sees nothing."""
     if data.get("model_type") in ("packer", "adapter"):
         return str(data["model_type"])
-    sees = any(name.startswith(("vision", "mm_", "text_config")) for name in data)
-    return "head" if not sees and ("hidden_size" in data or "speculators_model_type" in data) else "checkpoint"
+    whole = any(name.startswith(("vision", "mm_", "text_config")) for name in data)
+    return "head" if not whole and ("hidden_size" in data or "speculators_model_type" in data) else "checkpoint"
 
 
 def check_parts(given: Mapping[str, Iterable[str]], file: PairFile, method: str | None = None) -> list[Path]:
@@ -153,7 +169,9 @@ def _check_sizes(folder: Path, kind: str, file: PairFile, sizes: Mapping[str, ob
     for name, own in sizes.items():
         wanted = target.get(name)
         if own is not None and wanted is not None and own != wanted:
-            raise BadInput(f"{folder}: the {kind} belongs to another target: its {name} is {own}, the target's {wanted}")
+            raise BadInput(
+                f"{folder}: the {kind} was trained for targets whose {name} is {own}, this one's is {wanted}: name another"
+            )
 
 
 def language_of(checkpoint: Path) -> dict[str, Any]:
@@ -196,6 +214,9 @@ def check_loading(target: Path, dtype: str | None, *devices: str | None) -> None
 
 def check_exported(head: Path, layout: str) -> None:
     """BadInput for a head that a layout has no place for, by the names of its tensors."""
+    own = read_json(head / "config.json").get("eventspec")
+    if layout != "speculators" or (isinstance(own, dict) and own.keys() - {"target", "ranks"}):
+        return  # a head that is for eventspec alone: its family says so
     names = [name for path in shards(head) if path.suffix != ".bin" for name in list(opened(path, "numpy").keys())]
-    if layout == "speculators" and names and "lm_head.weight" not in names:
-        raise BadInput("speculators reads EAGLE-3 heads alone since 0.9, and this is none: choose layout safeailab")
+    if names and "lm_head.weight" not in names:
+        raise BadInput("speculators reads no EAGLE-1 head since 0.9, only EAGLE-3: choose layout safeailab")

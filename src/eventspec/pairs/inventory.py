@@ -72,11 +72,13 @@ def offers(file: PairFile) -> list[Offer]:
 
 def check_offered(methods: Iterable[str], file: PairFile) -> None:
     """BadInput for a method that a pair lacks something for."""
-    there = (BASELINE, AUTO, "ngram")  # every pair has these
-    wanted = [name for name in methods if name not in there]
-    for offer in offers(file) if wanted else []:
-        if offer.name in wanted and offer.missing is not None:
-            raise BadInput(f"pair {file.name} has no drafter for method {offer.name}: it lacks {offer.missing}")
+    wanted = [name for name in methods if name not in (BASELINE, AUTO, "ngram")]  # every pair has these
+    found = offers(file) if wanted else []
+    there = ", ".join(offer.name for offer in found if offer.available)
+    for offer in found:
+        if offer.name in wanted and not offer.available:
+            problem = f"pair {file.name} has no drafter for method {offer.name}: it offers {there}"
+            raise BadInput(f"{problem}; the method needs {offer.missing}")
 
 
 def _output(adapter: Path) -> str:
