@@ -38,7 +38,7 @@ LINES: tuple[tuple[tuple[str, ...], str], ...] = (
     ((*ASK, "--method", "eagle", "--head", "{nano}/target"), "is the folder of a checkpoint, and of no head"),
     (
         (*ASK, "--target", "{video}", "--method", "eagle", "--head", "{nano}/heads/eagle"),
-        "the head was trained for targets whose",
+        "the head was trained for targets",
     ),
     ((*ASK, "--method", "cross-modal", "--drafter", "{nano}/heads/eagle"), "is the folder of a head, and of no drafter"),
     ((*ASK, "--method", "cross-modal", "--drafter", "fine:same"), "the tokenizers of fine and nano differ: id"),
