@@ -105,5 +105,5 @@ def test_what_cannot_go_together_is_named_before_torch_is_loaded(folders: Folder
     places = {"nano": PAIR, "video": folders.video_llava}
     lines = [([word.format(**places) for word in words], says) for words, says in LINES]
     before = sorted(tmp_path.iterdir())
-    check_refused_early(lines, tmp_path)
+    check_refused_early(lines, tmp_path, "What is ahead?\n")
     assert sorted(tmp_path.iterdir()) == before

@@ -11,8 +11,8 @@ from pathlib import Path
 PROBE = """
 import contextlib, io, json, sys
 from eventspec import cli
-lines = json.loads(sys.stdin.read())
-sys.stdin = io.StringIO("What is ahead?\\n")
+lines, typed = json.loads(sys.stdin.read())
+sys.stdin = io.StringIO(typed) if typed else sys.stdin
 for words in lines:
     told = io.StringIO()
     with contextlib.redirect_stderr(told):
@@ -21,10 +21,11 @@ for words in lines:
 """
 
 
-def check_refused_early(lines: Iterable[tuple[Sequence[str], str]], folder: Path) -> None:
-    """Run in `folder` command lines, each with a part of what it is told: exit 2, one line, and no torch."""
+def check_refused_early(lines: Iterable[tuple[Sequence[str], str]], folder: Path, typed: str = "") -> None:
+    """Run in `folder` command lines, each with a part of what it is told: exit 2, one line, and no torch. `typed`: what stands
+    on the standard input of each."""
     lines = list(lines)
-    words = json.dumps([[*line] for line, _ in lines])
+    words = json.dumps([[[*line] for line, _ in lines], typed])
     done = subprocess.run([sys.executable, "-c", PROBE], input=words, capture_output=True, text=True, cwd=folder, check=True)
     told = done.stdout.splitlines()
     assert len(told) == len(lines), told[-1:]
