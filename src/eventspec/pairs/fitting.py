@@ -19,7 +19,6 @@ from eventspec.pairs.names import (
     CASCADE,
     EVENT_EAGLE,
     EVENT_METHOD,
-    HYBRID,
     SKIP,
     SMALL_VLM,
     SMALL_VLM_TREES,
@@ -28,8 +27,11 @@ from eventspec.pairs.names import (
     USUAL_TREE,
     VOCABULARY_MAPPINGS,
     CompressionSpec,
+    check_adapter,
+    check_packer,
     folder_named,
     name_and_choice,
+    uncalibrated,
 )
 from eventspec.pairs.pair_file import PairFile
 
@@ -148,10 +150,9 @@ def _adapter(which: str, file: PairFile, method: str | None) -> Path:
         raise BadInput(ONLY_OURS)
     folder, data = _part("adapter", which, file.places("adapters"))
     by = EVENT_EAGLE if data.get("output") == "features" else ALIGNED
-    if method not in (None, HYBRID, by) and (method, by) != (SKIP, ALIGNED):
-        raise BadInput(f"adapter {which} is for method {by}: name another one for method {method}")
+    check_adapter(which, by, method)
     if method == SKIP and not (folder / ACCEPTANCE).is_file():
-        raise BadInput(f"adapter {which} was not calibrated: method {SKIP} does not know when to trust it")
+        raise uncalibrated(which)
     _check_sizes(folder, "adapter", file, {"hidden_size": data.get("width")})
     return folder
 
@@ -182,12 +183,10 @@ def language_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def _check_compression(spec: CompressionSpec, file: PairFile) -> None:
-    kind, packers = read_json(file.place("target") / "config.json").get("model_type"), file.tables["packers"]
-    if kind not in OURS:
+    if read_json(file.place("target") / "config.json").get("model_type") not in OURS:
         raise BadInput("this needs a target of our own (Video-LLaVA, EventGPT or a bundled pair), transformers opens this one")
-    if spec.kind == "packer" and str(spec.size) not in packers:
-        there = f"there is {', '.join(packers)}" if packers else "there is none"
-        raise BadInput(f"no trained packer of scale {spec.size}, {there}: train one with `eventspec train packer`")
+    if spec.kind == "packer":
+        check_packer(spec.size, file.tables["packers"])
 
 
 def check_packed(file: PairFile, scale: int) -> None:

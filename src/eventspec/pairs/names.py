@@ -3,7 +3,7 @@ compressions. It needs no model, so that a mistake is named before one is loaded
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +95,24 @@ def check_choices(methods: Sequence[str], given: Iterable[str]) -> None:
     for choice in sorted(chosen):
         if not set(methods) & set(users := CHOICES[choice]):
             raise BadInput(f"--{choice} is not used by method {' or '.join(methods)}: it is for --method {' or '.join(users)}")
+
+
+def check_packer(scale: int, known: Collection[str]) -> None:
+    """BadInput for a scale that a pair has no packer of."""
+    if str(scale) not in known:
+        there = f"there is {', '.join(known)}" if known else "there is none"
+        raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
+
+
+def check_adapter(adapter: str, by: str, method: str | None) -> None:
+    """BadInput for an adapter that method `by` drafts through, and the `method` it is meant for does not; None: for any."""
+    if method not in (None, HYBRID, by) and (method, by) != (SKIP, ALIGNED):
+        raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
+
+
+def uncalibrated(adapter: str) -> BadInput:
+    """Of an adapter that is to answer alone."""
+    return BadInput(f"adapter {adapter} was not calibrated: method {SKIP} does not know when to trust it")
 
 
 def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:
