@@ -50,6 +50,13 @@ def check_known(what: str, given: Iterable[str], known: Collection[str], meant: 
             raise BadInput(f"unknown {what} '{name}': {hint}")
 
 
+def check_scale(scale: int, side: int) -> None:
+    """BadInput for the scale of a packer that a grid of `side` x `side` patches does not have."""
+    if scale < 2 or side % scale:
+        fitting = ", ".join(str(size) for size in range(2, side + 1) if side % size == 0)
+        raise BadInput(f"packer scale {scale} does not divide the {side} x {side} patches of a frame: choose one of {fitting}")
+
+
 def check_risk(risk: float) -> float:
     """The risk itself, a share of wrong answers that is allowed; BadInput unless it lies between 0 and 1."""
     if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk < 1:

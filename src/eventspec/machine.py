@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")
+"""Kinds of devices that torch may have."""
 
 
 def cache_folder() -> Path:
@@ -49,6 +54,21 @@ def _first_core() -> dict[str, str]:
 def usable_cores() -> int:
     """Cores that this process may use: fewer than the machine has inside many containers."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def unusable(device: str) -> str | None:
+    """Why torch, or the one that is installed, cannot have a device; None where only torch itself tells."""
+    kind = device.partition(":")[0]
+    if kind not in DEVICES:
+        return "there is no such kind of device"
+    spec = importlib.util.find_spec("torch") if kind == "cuda" else None
+    if spec is None or spec.origin is None:
+        return None
+    about = Path(spec.origin).with_name("version.py")
+    built = r"^(cuda|hip)\b[^=]*= *['\"]"  # AMD's cards are called cuda too
+    if about.is_file() and not re.search(built, about.read_text(encoding="utf-8"), re.MULTILINE):
+        return "the torch that is installed is built without CUDA"
+    return None
 
 
 def arrived(tensor: Tensor) -> None:

@@ -5,7 +5,7 @@ Axis letters: E events, K frames, H W sensor. Times are int64 microseconds on th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, TypeVar
 
@@ -39,6 +39,38 @@ class Window:
     @property
     def duration_us(self) -> int:
         return self.end_us - self.start_us
+
+
+class Needing(Protocol):
+    """A method, as far as recordings must suit it."""
+
+    @property
+    def target_needs(self) -> Modality: ...
+    @property
+    def drafter_needs(self) -> Modality | None: ...
+
+
+_TWO_FILES = "frames and events in two files are one recording by --video FILE --events FILE of generate, chat and live"
+_LACKS = {
+    ("target", "frames"): "{} has no RGB frames: method {} needs them for the target; "
+    + _TWO_FILES
+    + "; an EventGPT checkpoint as the target answers from events alone",
+    ("target", "events"): "{} has no events: the target is an event model and sees nothing else; "
+    + _TWO_FILES
+    + "; `eventspec events simulate` makes some, or choose another target",
+    (
+        "drafter",
+        "events",
+    ): "{} has no events: method {} needs them for the drafter; use --method eagle, which reads frames only; " + _TWO_FILES,
+    ("drafter", "frames"): "{} has no RGB frames: method {} needs them for the drafter; " + _TWO_FILES,
+}
+
+
+def check_senses(name: str, senses: Collection[str], method: str, how: Needing) -> None:
+    """BadInput when the recording `name`, which has these senses, lacks one that the method of that name needs."""
+    for who, sense in (("target", how.target_needs), ("drafter", how.drafter_needs)):
+        if sense is not None and sense not in senses:
+            raise BadInput(_LACKS[who, sense].format(name, method))
 
 
 class Stream(Protocol):

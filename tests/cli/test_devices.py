@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from eventspec.cli import run
+from eventspec.machine import unusable
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders
@@ -69,3 +71,12 @@ def test_one_device_is_told_as_before(folders: Folders, tmp_path: Path, capsys: 
         found = json.loads(capsys.readouterr().out)
         assert (found["device_plan"], found["devices"]) == (plan, {"target": "cpu", "drafter": "cpu:0"})
         assert (found["timing_ms"]["transfer"], found["crossed"]) == (None, {"tensors": 0, "bytes": 0})
+
+
+def test_a_torch_without_cuda_is_known_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    without = "the torch that is installed is built without CUDA"
+    for cuda, hip, why in ((None, None, without), ("12.8", None, None), (None, "6", None)):
+        (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\nhip: Optional[str] = {hip!r}\n")
+        assert unusable("cuda:1") == why
+    assert (unusable("cpu"), unusable("gpu")) == (None, "there is no such kind of device")

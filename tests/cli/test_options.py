@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.probe import check_refused_early
 from typer.main import get_command
 
 from eventspec import cli
@@ -139,32 +140,14 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("train", "adapter", "--out", "new", "--kind", "oak"), "unknown adapter to rows 'oak'"),
     (("train", "mixture", "--out", "new", "--questions", "none.jsonl"), "none.jsonl does not exist"),
 )
-PROBE = """
-import contextlib, io, json, sys
-from eventspec import cli
-for words in json.loads(sys.stdin.read()):
-    told = io.StringIO()
-    with contextlib.redirect_stderr(told):
-        code = cli.run(words)
-    print(json.dumps([code, told.getvalue(), "torch" in sys.modules]))
-"""
 
 
 def test_a_mistake_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
-    import subprocess
-
-    words = json.dumps([words for words, _ in REFUSED])
-    done = subprocess.run([sys.executable, "-c", PROBE], input=words, capture_output=True, text=True, cwd=tmp_path, check=True)
-    for (line, says), told in zip(REFUSED, done.stdout.splitlines(), strict=True):
-        code, error, loaded = json.loads(told)
-        assert (code, loaded, error.count("\n")) == (2, False, 1), (line, error)
-        assert says in error, (line, error)
+    check_refused_early(REFUSED, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_damaged_folders_are_named_before_torch_is_loaded(tmp_path: Path) -> None:
-    import subprocess
-
     from eventspec.pairs.pair_file import DATA
 
     def folder(name: str, **files: str) -> str:
@@ -196,13 +179,7 @@ def test_damaged_folders_are_named_before_torch_is_loaded(tmp_path: Path) -> Non
     said = [says for _, says in lines] * 2 + ["odd/config.json is not valid JSON", "part/gone.safetensors is missing"]
     words += [["demo", "--out", "link"]]
     said += ["rows.txt holds no rows of a comparison"] * 2 + ["link: exists already", "link: No such file"]
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE], input=json.dumps(words), capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    for line, says, told in zip(words, said, done.stdout.splitlines(), strict=True):
-        code, error, loaded = json.loads(told)
-        assert (code, loaded, error.count("\n")) == (2, False, 1), (line, error)
-        assert says in error, (line, error)
+    check_refused_early(zip(words, said, strict=True), tmp_path)
 
 
 def test_a_checkpoint_and_a_pair_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -270,7 +247,7 @@ def test_outputs_of_commands_are_checked(capsys: pytest.CaptureFixture[str], tmp
 def test_names_are_those_of_what_is_built() -> None:
     from eventspec.align import adapters
     from eventspec.compress import lossy
-    from eventspec.drafters.heads import RECIPES
+    from eventspec.drafters.heads import RECIPES, massv
     from eventspec.drafters.heads.families import family_of
     from eventspec.drafters.heads.massv import SmallVlm
     from eventspec.drafters.heads.trees import TREE_POLICIES
@@ -286,7 +263,8 @@ def test_names_are_those_of_what_is_built() -> None:
     assert tuple(methods.BUILDERS) == tuple(pairs.METHODS) and set(SEES_EVENTS) < set(pairs.METHODS)
     assert ("auto", "same", *MAPPINGS) == pairs.VOCABULARY_MAPPINGS
     assert (*lossy.KINDS, "packer") == pairs.COMPRESSIONS
-    assert {*TREE_POLICIES, *SmallVlm.tree_policies} == set(pairs.TREES)
+    assert (TREE_POLICIES, SmallVlm.tree_policies) == (pairs.TREES, pairs.SMALL_VLM_TREES)
+    assert massv.FAMILY.kind == pairs.SMALL_VLM and massv.FAMILY.head is SmallVlm
     recipes = {"embedded": embedded, "heads": heads, "adapters": adapting, "lora": lora, "mixture": mixture, "packer": packer}
     for name, module in recipes.items():
         assert set(train.PRESETS[name]) == set(module.PRESETS), name

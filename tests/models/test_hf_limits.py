@@ -193,7 +193,7 @@ def test_what_cannot_be_asked_is_one_line(
     said = refused(capsys, *ASK, "--target", folder, "--max-new-tokens", 500)
     assert "exceed the context of 512" in said
     drafting = (*ASK[:-1], "cross-modal", "--target", folder, "--drafter", folder)
-    assert "drafts come from EventGPT and Video-LLaVA folders" in refused(capsys, *drafting)
+    assert "sees frames: the drafter of method cross-modal must see events" in refused(capsys, *drafting)
     pair = load_folders(folder, method="autoregressive")
     with pytest.raises(BadInput, match="<image>, which stands for pictures"):
         generate(pair, recording, "what <image> is this", "autoregressive")

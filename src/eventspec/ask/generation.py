@@ -15,6 +15,7 @@ from eventspec.engine.display import Emit, ignore
 from eventspec.engine.generate import run
 from eventspec.engine.method import AnswerTimes, Method, QuestionInfo
 from eventspec.lanes.workers import Workers
+from eventspec.media import check_senses
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import check_question
 from eventspec.text import Piece, StopDetector, TokenSpace, pieces, texts_of
@@ -59,23 +60,6 @@ def media_of(recording: Recording) -> Media:
     return Media(**{sense: stream.read_only() for sense, stream in recording.streams.items()})
 
 
-_TWO_FILES = "frames and events in two files are one recording by --video FILE --events FILE of generate, chat and live"
-MISSING = {
-    ("target", "frames"): "{} has no RGB frames: method {} needs them for the target; "
-    + _TWO_FILES
-    + "; an EventGPT checkpoint "
-    "as the target answers from events alone",
-    ("target", "events"): "{} has no events: the target is an event model and sees nothing else; " + _TWO_FILES + "; "
-    "`eventspec events simulate` makes some, or choose another target",
-    (
-        "drafter",
-        "events",
-    ): "{} has no events: method {} needs them for the drafter; use --method eagle, which reads frames only; " + _TWO_FILES,
-    ("drafter", "frames"): "{} has no RGB frames: method {} needs them for the drafter; " + _TWO_FILES,
-}
-"""What is said of a recording that lacks a sense which a method needs: {recording} and {method}."""
-
-
 def check_media(
     name: str,
     media: Media,
@@ -86,10 +70,8 @@ def check_media(
 ) -> None:
     """BadInput when the recording `name` lacks what the method of that name needs. Of senses that `may_be_empty` there may be a
     stream in which nothing happened; what is `coming` is there later."""
-    for who, sense in (("target", how.target_needs), ("drafter", how.drafter_needs)):
-        if sense is None or sense in coming or len(media.get(sense, ())) or (sense in media and sense in may_be_empty):
-            continue
-        raise BadInput(MISSING[who, sense].format(name, method))
+    there = {sense for sense in media if len(media[sense]) or sense in may_be_empty}
+    check_senses(name, {*there, *coming}, method, how)
 
 
 class Generation:

@@ -141,10 +141,11 @@ def compare(
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
     given = drawn.given(call, models)
-    asked = read_questions(questions, limit, reading.open)
-    _check_places(
-        out, plot, resume, [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
-    )
+    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
+    suits = models.suits(methods if "real" in controls else ["autoregressive"], ("events",))
+    asked = read_questions(questions, limit, reading.open, suits)
+    read = [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
+    _check_places(out, plot, {**_settled(call, models, drawn), **about} if resume else None, read)
 
     with waiting("loading the models"):
         from eventspec.experiments.compare import Comparison, Interrupted, others_of
@@ -156,7 +157,6 @@ def compare(
         arms = others_of(ready, others, controls[0], fit=models.target is None)
         sampling = ready.tokens.settings(None, drawn.spelled(ready, given))
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
-    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:
         with tracked() as show:
@@ -170,14 +170,24 @@ def compare(
     _print_summary(found, out, plot, as_json)
 
 
-def _check_places(out: Path, plot: Path | None, resume: bool, read: list[Path | None]) -> None:
-    """BadInput for rows or a picture that cannot be written, or would change what is `read`."""
-    from eventspec.experiments.rows import beside, check_place
+def _settled(call: typer.Context, models: options.Models, drawn: Drawn) -> dict[str, Any]:
+    """What rows say of the pair and of how answers are drawn, as far as that is known without a model."""
+    file, typed = models.file(), options.given(call)
+    names = ("max_new_tokens", "temperature", "seed")  # for which a checkpoint may come with settings of its own
+    return {"pair": file.name, **{name: getattr(drawn, name) for name in names if file.load is None or name in typed}}
+
+
+def _check_places(out: Path, plot: Path | None, resumed: Figures | None, read: list[Path | None]) -> None:
+    """BadInput for rows or a picture that cannot be written, or would change what is `read`; and for rows to go on with that
+    were measured with other settings than those of the comparison that is `resumed`."""
+    from eventspec.experiments.rows import beside, check_place, check_same
 
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
     check_files({"--out": out, "--plot": plot}, read)
-    check_place(out, resume)
+    check_place(out, resumed is not None)
+    if resumed is not None:
+        check_same(out, resumed)
     check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, read)
 
 

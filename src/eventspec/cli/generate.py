@@ -49,7 +49,7 @@ def generate(
         options.check_in_folder(trace, "--trace")
         check_outputs({"--trace": trace}, [*recorded.places, *folders, drawn.json_schema])
     with waiting("loading the models"):
-        opened, window = recorded.open(reading)
+        opened, window = recorded.open(reading, models.suits([method]))
 
         from eventspec.ask import generation
 
@@ -104,7 +104,7 @@ def chat(
     if _is_empty(sys.stdin):
         raise BadInput(NO_QUESTION)
     with waiting("loading the models"):
-        opened, window = recorded.open(reading)
+        opened, window = recorded.open(reading, models.suits([method]))
         loaded = models.load([method], chosen)
         settings = drawn.spelled(loaded, given)
         about = loaded.open(opened, window, store)

@@ -73,10 +73,14 @@ class Learning:
     def begin(self, anyway: bool = False, begin_with: str | None = None) -> Given | None:
         """Check folders and pairs, and start this process again with an allocator that suits training. Gives the questions
         that the pair learns from, None for a pair of ours; `anyway`: that takes some too."""
+        from eventspec.pairs.fitting import check_loading
         from eventspec.pairs.pair_file import folder_of
 
         file = self.file
         file.check_models()
+        if file.load is not None:
+            names = ("dtype", "device", "drafter_device")
+            check_loading(file.place("target"), *(file.load.get(name) for name in names))
         if file.load is not None and self.questions is None:
             raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
         given = {"--questions": self.questions, "--work": self.work, "--max-new-tokens": self.max_new_tokens}
@@ -85,14 +89,16 @@ class Learning:
             raise BadInput(f"{unfit} is for a pair of checkpoints, {file.name} learns from rendered clips: leave it out")
         read = [file.folder, *(folder_of(one) for one in (begin_with,) if one is not None)]
         read += [file.place(role) for role in ("target", "drafter") if file.load is not None and role in file.files]
-        return self.checked(read)
+        return self.checked(read, file)
 
-    def checked(self, read: Sequence[Path]) -> Given | None:
-        """The last of `begin`, for what is read besides."""
+    def checked(self, read: Sequence[Path], file: PairFile) -> Given | None:
+        """The last of `begin`, for what is read besides, and the pair whose target answers."""
+        from eventspec.pairs.fitting import suits
+        from eventspec.pairs.names import BASELINE
         from eventspec.recordings.qa import read_questions
         from eventspec.recordings.recording import whole_of
 
-        asked = [] if self.questions is None else read_questions(self.questions)
+        asked = [] if self.questions is None else read_questions(self.questions, check=suits(file, [BASELINE]))
         recordings = [whole_of(one) for one in {question.recording for question in asked}]
         if launched_first() and not self.dry_run:
             check_out(self.out, self.resume)

@@ -63,7 +63,7 @@ def live(
         raise BadInput(f"--share {share:g} --reuse-below {reuse_below:g}: give a share above 0, up to 1, and 0 or more events")
     given = drawn.given(context, models)
     with waiting("loading the models"):
-        whole, window = recorded.open(reading)
+        whole, window = recorded.open(reading, models.suits([method], ("events",)))
         opened = whole.slice(window)
         if not len(opened.video or ()):
             raise BadInput(f"{opened.name} has no RGB frames: a stream without frames cannot be asked about")

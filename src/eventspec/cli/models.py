@@ -170,32 +170,31 @@ def export_head(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a head as SafeAILab's code or `speculators` and vLLM read it, in the precision it is stored in."""
-    from eventspec.pairs.names import folder_named
-    from eventspec.pairs.pair_file import PairFile, folder_of
+    from eventspec.pairs.fitting import check_exported
 
     if layout != "speculators" and verifier is not None:
         raise BadInput(f"--verifier is for --layout speculators: leave it out for {layout}")
     check_empty(out)
     models = options.Models(pair=pair, target=target)
-    read = models.check(["eagle"], options.Chosen(head=head)) if target is not None else [folder_of(models.name)]
-    known = {} if target is not None else PairFile.read(read[0]).places("heads")
-    check_outputs({"--out": out}, [*read, folder_named("head", head, known)])
+    read = models.check(["eagle"], options.Chosen(head=head))
+    check_outputs({"--out": out}, read)
+    check_exported(folder := read[-1], layout)
 
     from eventspec.drafters import Verifier, export_speculators, load_head, save_head
-    from eventspec.drafters.heads import family_of
-    from eventspec.drafters.heads.checkpoint import exact_dtype
+    from eventspec.drafters.heads.checkpoint import exact_dtype, recognised
+    from eventspec.drafters.heads.head import HeadFolder
     from eventspec.models import configuration as fields
     from eventspec.pairs import load_folders, load_pair
     from eventspec.recordings.native import written_whole
 
-    loaded = load_pair(models.name) if target is None else load_folders(target, method="eagle")
-    folder, language = folder_named("head", head, loaded.parts.heads), loaded.parts.ends
-    trained = load_head(folder, language)
-    family = family_of(trained.head)
+    with fields.of_folder(folder):
+        family = recognised(HeadFolder.open(folder))
     if not family.published:  # in either layout it would be taken for EAGLE's, and draft nonsense
         whose = "no SafeAILab code" if layout == "safeailab" else "no code of speculators"
-        kind = family.about(trained.head)["head"]
-        raise BadInput(f"{whose} loads a head of {kind}: it is for eventspec alone, copy its folder")
+        raise BadInput(f"{whose} loads a head of {family.title}: it is for eventspec alone, copy its folder")
+    loaded = load_pair(models.name) if target is None else load_folders(target, method="eagle")
+    language = loaded.parts.ends
+    trained = load_head(folder, language)
     dtype = exact_dtype(trained)
     with written_whole(out) as partial:
         if layout == "safeailab":

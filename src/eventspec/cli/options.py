@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +17,8 @@ from eventspec.files import check_writable
 
 if TYPE_CHECKING:
     from eventspec.pairs import Pair
+    from eventspec.pairs.pair_file import PairFile
+    from eventspec.recordings.qa import Check
 
 
 def given_path(given: str | Path) -> Path:
@@ -136,9 +138,9 @@ class Models:
     def check(self, methods: Sequence[str], chosen: Chosen, also: Mapping[str, Iterable[str]] | None = None) -> list[Path]:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
-        from eventspec.models.shards import check_files
-        from eventspec.pairs.names import DRAFTLESS, check_choices, check_method, check_parts
-        from eventspec.pairs.pair_file import PairFile, folder_of
+        from eventspec.pairs.fitting import check_loading, check_parts
+        from eventspec.pairs.inventory import check_offered
+        from eventspec.pairs.names import CHOICES, DRAFTLESS, check_choices, check_method
 
         for method in methods:
             check_method(method)
@@ -151,23 +153,40 @@ class Models:
             raise BadInput("--vocabulary says how the ids of a drafter become the target's: give --drafter as well")
         if self.draft == "always" and set(methods) <= set(DRAFTLESS) and not any((also or {}).values()):
             raise BadInput(f"--draft always: nothing drafts in method {' or '.join(methods)}: leave it out, or choose another")
+        if self.target is not None:
+            self._check_of_target(methods, chosen.given)
+        file = self.file(chosen)
         if self.target is None:
-            file = PairFile.read(folder_of(self.name))
-            if file.load is not None:
-                file.check_models()
-            elif alone := [typed(name) for name in self._how]:
+            file.check_models()
+            if file.load is None and (alone := [typed(name) for name in self._how]):
                 whose = "is for a checkpoint folder" if len(alone) == 1 else "are for checkpoint folders"
                 raise BadInput(f"{' and '.join(alone)} {whose}: give --target FOLDER as well")
-            folder, tables = file.folder, {name: file.places(name) for name in ("heads", "drafters", "adapters")}
-        else:
-            self._check_of_target(methods, chosen.given)
-            folder, tables = self.target, {}
-        parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("drafter", "head", "compress", "adapter")}
-        found = check_parts({name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}, tables)
-        for part in found:
-            if (part / "config.json").is_file():
-                check_files(part, tokenizer=False)
-        return [folder, *found]
+            check_offered([one for one in methods if not any(one in CHOICES[name] for name in chosen.given)], file)
+        if file.load is not None:
+            how = {**file.load, **self._how}
+            check_loading(file.place("target"), how.get("dtype"), how.get("device"), how.get("drafter_device"))
+        which, mapping = self._drafting(chosen)
+        parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("head", "compress", "adapter")}
+        parts["drafter"] = [] if which is None else [f"{which}:{mapping}"]
+        given = {name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}
+        reads = None if chosen.adapter is None else next((one for one in methods if one in CHOICES["adapter"]), None)
+        return [file.folder, *check_parts(given, file, reads)]
+
+    def file(self, chosen: Chosen | None = None) -> PairFile:
+        """Who answers, as a pair's file: that of --pair, or one of --target and what drafts for it."""
+        from eventspec.pairs.pair_file import PairFile, folder_of
+
+        if self.target is None:
+            return PairFile.read(folder_of(self.name, or_target=True))
+        which = None if chosen is None else self._drafting(chosen)[0]
+        files = {"target": str(self.target.resolve())} | ({} if which is None else {"drafter": str(Path(which).resolve())})
+        return PairFile(self.target, self.target.resolve().name, files, load={})
+
+    def suits(self, methods: Sequence[str], may_be_empty: Collection[str] = ()) -> Check:
+        """As `fitting.suits`: which recordings can be asked about is known before a model is loaded."""
+        from eventspec.pairs.fitting import suits
+
+        return suits(self.file(), methods, may_be_empty)
 
     def _check_of_target(self, methods: Sequence[str], given: Mapping[str, Any]) -> None:
         from eventspec.models.shards import check_files
@@ -192,13 +211,10 @@ class Models:
 
     def check_room(self, longest: int, last_id: int) -> None:
         """BadInput for an answer or an id that the target cannot have, as far as its folder says so without being loaded."""
-        from eventspec.files import read_json
-        from eventspec.pairs.pair_file import PairFile, folder_of
+        from eventspec.pairs.fitting import language_of
 
-        folder = PairFile.read(folder_of(self.name)).place("target") if self.target is None else self.target
-        data = read_json(folder / "config.json")
-        inner = data.get("text_config")
-        data |= inner if isinstance(inner, dict) else {}
+        folder = self.file().place("target")
+        data = language_of(folder)
         context, ids = data.get("max_position_embeddings"), data.get("vocab_size")
         if type(context) is int and longest >= context and not self.allow_extrapolation:
             raise BadInput(f"max_new_tokens {longest} exceeds the context of {context} tokens, prompt included: ask for fewer")

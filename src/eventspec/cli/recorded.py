@@ -15,6 +15,7 @@ from eventspec.errors import BadInput
 if TYPE_CHECKING:
     from eventspec.core import Window
     from eventspec.recordings import Recording
+    from eventspec.recordings.qa import Check
 
 
 def _known_sensor(text: str | None) -> str | None:
@@ -102,8 +103,8 @@ class Recorded:
 
         return [whole_of(one) for one in (self.recording, self.video, self.events) if one is not None]
 
-    def open(self, reading: Reading) -> tuple[Recording, Window | None]:
-        """The recording, and the window of it that was named."""
+    def open(self, reading: Reading, check: Check) -> tuple[Recording, Window | None]:
+        """The recording, and the window of it that was named, both of which suit `check`."""
         from eventspec.recordings import Recording
 
         if self.recording is not None:
@@ -112,7 +113,9 @@ class Recorded:
             assert self.events is not None and self.video is not None  # `check` looked
             how: dict[str, Any] = {"monotonic": reading.monotonic, "drop_outside": reading.drop_outside}
             found = Recording.open_pair(events=self.events, video=self.video, sensor_size=reading.size, **how)
-        return found, None if self.window is None else found.window(*self._ends(found.span.start_us))
+        window = None if self.window is None else found.window(*self._ends(found.span.start_us))
+        check(found, window)
+        return found, window
 
     def _ends(self, begin_us: int) -> tuple[int | None, int | None]:
         """Both ends of --window, in us on the clock of a recording that begins at `begin_us`; None for one that is left out."""

@@ -19,6 +19,7 @@ from eventspec.train.names import (
     HEADS,
     PRESETS,
     Given,
+    check_begins,
     check_out,
     launched_first,
     reexecute_with_allocator,
@@ -60,6 +61,7 @@ def embedded(
     from eventspec.pairs.pair_file import folder_of
 
     check_known("preset", [preset], PRESETS["embedded"])
+    check_begins(preset, begin_with)
     check_one_process("a pair is")
     read = [] if begin_with is None else [folder_of(begin_with)]
     check_out(out, resume)
@@ -95,6 +97,7 @@ def heads(
     names = list(dict.fromkeys(head or HEADS[:4]))
     check_known("head", names, HEADS)
     check_known("preset", [preset], PRESETS["heads"])
+    check_begins(preset, begin_with)
     if target is not None:
         _heads_for(learning, target, device or "cpu", dtype or "float32", preset, names, begin_with)
         return
@@ -153,7 +156,7 @@ def _heads_for(
     models = options.Models(target=target, device=device)
     folders = models.check(["autoregressive"], options.Chosen())
     models.check_room(learning.max_new_tokens or 0, 0)
-    given = learning.checked(folders)
+    given = learning.checked(folders, models.file())
     from eventspec.models.loading import LoadOptions
     from eventspec.train import heads as recipe
     from eventspec.train.own import train as learn

@@ -103,7 +103,10 @@ def packer(
     preset: Annotated[str, typer.Option(help="cpu (12 min, after half an hour of clips and answers) or smoke.")] = "cpu",
 ) -> None:
     """Train a packer for `--method compressed-target --compress packer:SCALE` on the target's own answers. It is lossy."""
+    from eventspec.pairs.fitting import check_packed
+
     check_known("preset", [preset], PRESETS["packer"])
+    check_packed(learning.file, scale)
     given = learning.begin()
     from eventspec.train import packer as recipe
 

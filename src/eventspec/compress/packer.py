@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eventspec.core import BadInput
+from eventspec.errors import check_scale
 from eventspec.models import configuration as fields
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import Projector
@@ -38,12 +38,7 @@ class PackerConfig:
     @classmethod
     def of(cls, target: VideoLlavaConfig, scale: int) -> PackerConfig:
         """For a target: evenly spaced layers up to the one it reads. BadInput for a scale that its grid does not have."""
-        side = grid(target)
-        if scale < 2 or side % scale:
-            fitting = ", ".join(str(s) for s in range(2, side + 1) if side % s == 0)
-            raise BadInput(
-                f"packer scale {scale} does not divide the {side} x {side} patches of a frame: choose one of {fitting}"
-            )
+        check_scale(scale, grid(target))
         last = read_layer(target)
         return cls(scale, tuple(sorted({last * part // LAYERS for part in range(1, LAYERS + 1)})))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from eventspec.errors import BadInput, check_known
 
@@ -20,6 +21,10 @@ CONTEXTS = ("cold", "warm", "live")
 def check_arms(methods: Sequence[str], events: Sequence[str], contexts: Sequence[str]) -> None:
     """BadInput for contexts and kinds of events that do not exist, or that no method sees."""
     check_known("context", contexts, CONTEXTS)
+    for kind in events:
+        if kind not in EVENTS and (Path(kind).suffix or Path(kind).exists()):
+            whose = f"--control (--events) says whose events drafters see ({', '.join(EVENTS)})"
+            raise BadInput(f"{whose}, and {kind} is none: recordings are named by the lines of --questions")
     check_known("control", events, EVENTS)
     controls = [kind for kind in events if kind != EVENTS[0]]
     if controls and not set(methods) & set(SEES_EVENTS):

@@ -40,6 +40,14 @@ def check_place(path: Path, resume: bool = False) -> None:
         raise BadInput(f"{path} holds rows already: go on with them by --resume, or {_OTHER}")
 
 
+def check_same(path: Path, settings: Mapping[str, Any]) -> None:
+    """BadInput for rows that were measured with others than these settings, as far as they are known without a model."""
+    about = json.loads(json.dumps(settings))
+    for row in RowFile(path, resume=True).rows.values():
+        theirs = row.get("settings")
+        _check_settings(path, {name: theirs.get(name) for name in about} if isinstance(theirs, dict) else theirs, about)
+
+
 def beside(path: Path) -> Path:
     """The file of what is found out afterwards: NAME.vision.jsonl. BadInput where something else is there."""
     found = path.with_name(f"{path.name.removesuffix('.jsonl')}.vision.jsonl")

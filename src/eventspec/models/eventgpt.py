@@ -25,11 +25,12 @@ from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, Picture, pillow_pixels
 from eventspec.models.prompt import EventEncoder, Vision
+from eventspec.models.shards import EVENTGPT
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.nn.linear import Linear
 from eventspec.text import Vocabulary
 
-MODEL_TYPE = "EventChat_llama"
+MODEL_TYPE = EVENTGPT
 RELEASED_WIDTH = 1024
 """Width of the tower where config.json has no `mm_hidden_size`."""
 KNOWN_TOWERS = {

@@ -62,11 +62,6 @@ def check_weights(folder: Path) -> None:
         video_llava.open_video_llava(folder)
 
 
-def is_ours(folder: Path) -> bool:
-    """Whether a checkpoint's model is one of our own; BadCheckpoint for a folder that is none."""
-    return _model_type(folder) in _KNOWN
-
-
 def modality_of(folder: Path) -> str:
     """Whether a checkpoint sees events or frames, without loading it; BadCheckpoint for one of no known architecture."""
     return "events" if _architecture(folder) is _KNOWN[eventgpt.MODEL_TYPE] else "frames"

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import torch
 
 from eventspec.core import BadInput, Modality, Target
+from eventspec.errors import several
+from eventspec.machine import unusable
 from eventspec.models.prompt import PromptEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.text import TokenSpace
@@ -65,12 +67,14 @@ def _check_device(device: str) -> None:
     """BadInput for one that is not there."""
     if not isinstance(device, str):
         raise BadInput(f"device is a {type(device).__name__}: give its name, such as cpu or cuda:1")
-    try:
-        usable = torch.empty(0, device=device).device.type != "meta"
-        why = "it has shapes and no numbers"
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        usable, why = False, str(error).splitlines()[0][:100]
-    if not usable:
+    why = unusable(device)
+    if why is None:
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError):
+            cards = several(torch.cuda.device_count(), "CUDA device is", "CUDA devices are")
+            why = f"{cards} found" if device.startswith("cuda") else "torch finds none"
+    if why is not None:
         raise BadInput(f"device '{device}' cannot be used ({why}): choose cpu, or what `eventspec doctor` finds")
 
 

@@ -12,6 +12,8 @@ from eventspec.errors import BadCheckpoint
 from eventspec.files import read_json
 
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+EVENTGPT, VIDEO_LLAVA = OURS = "EventChat_llama", "video_llava"
+"""The `model_type` of our own architectures."""
 TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 

@@ -23,10 +23,11 @@ from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, frame_pixels
 from eventspec.models.prompt import FrameEncoder, Frames, Vision
+from eventspec.models.shards import VIDEO_LLAVA
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.text import Vocabulary
 
-MODEL_TYPE = "video_llava"
+MODEL_TYPE = VIDEO_LLAVA
 DEFAULT_ROWS = 2056
 """transformers' default for `video_seq_length`: 8 frames of 257 rows."""
 PLACE = "<video>"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eventspec.core import BadCheckpoint
+from eventspec.core import BadCheckpoint, BadInput
 from eventspec.files import read_json
-from eventspec.models.folder import is_ours
+from eventspec.models.shards import OURS
 from eventspec.pairs.names import (
+    ACCEPTANCE,
     ALIGNED,
+    AUTO,
+    BASELINE,
     BLIND,
     CASCADE,
     EVENT_EAGLE,
@@ -22,7 +26,6 @@ from eventspec.pairs.names import (
     SKIP,
 )
 from eventspec.pairs.pair_file import PairFile
-from eventspec.pairs.trained import ACCEPTANCE
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def offers(file: PairFile) -> list[Offer]:
     whose, heads = f"--pair {file.folder}", file.tables["heads"]
     places = file.places("adapters").values()
     written = {_output(place) for place in places if "drafter" in file.files}
-    ours = file.load is None or is_ours(file.place("target"))
+    ours = file.load is None or read_json(file.place("target") / "config.json").get("model_type") in OURS
     own = None if ours else "a target of our own that sees frames: transformers opened this one"
     drafter = None if "drafter" in file.files else f"an event drafter: eventspec train drafter {whose}"
     mixed = None if {MIXED_HEAD, *HEAD_METHODS} & set(heads) else f"a head: eventspec train heads {whose}"
@@ -65,6 +68,17 @@ def offers(file: PairFile) -> list[Offer]:
         "prior": None if "prior" in file.files else f"a text prior: eventspec train prior {whose}",
     }
     return [Offer(name, name not in (LOSSY, SKIP), missing.get(name)) for name in METHODS]
+
+
+def check_offered(methods: Iterable[str], file: PairFile) -> None:
+    """BadInput for a method that a pair lacks something for."""
+    wanted = [name for name in methods if name not in (BASELINE, AUTO, "ngram")]  # every pair has these
+    found = offers(file) if wanted else []
+    there = ", ".join(offer.name for offer in found if offer.available)
+    for offer in found:
+        if offer.name in wanted and not offer.available:
+            problem = f"pair {file.name} has no drafter for method {offer.name}: it offers {there}"
+            raise BadInput(f"{problem}; the method needs {offer.missing}")
 
 
 def _output(adapter: Path) -> str:

@@ -44,6 +44,7 @@ from eventspec.pairs.names import (
     USUAL_TREE,
     CompressionSpec,
     folder_named,
+    uncalibrated,
 )
 from eventspec.pairs.parts import Parts
 
@@ -230,7 +231,7 @@ def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None
     if calibrated is None and name is None and risk is None:
         return None
     if calibrated is None:
-        raise BadInput(f"adapter {which} was not calibrated: method {SKIP} does not know when to trust it")
+        raise uncalibrated(which)
     few = calibrated.few(allowed)
     if few is not None and risk is not None:
         raise BadInput(few)

@@ -3,7 +3,7 @@ compressions. It needs no model, so that a mistake is named before one is loaded
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +68,12 @@ WANTED = {
 """What a checkpoint that answers does not have by itself: one of these must be chosen for a method; () where none would do."""
 USUAL_TREE = "dynamic"
 """How a head's draft tree grows."""
-TREES = ("dynamic", "static", "published", "chain", "pruned")
-"""What one head or another knows."""
+TREES = ("dynamic", "published", "chain", "static")
+"""What heads know, but for the small VLM."""
+SMALL_VLM = "massv"
+SMALL_VLM_TREES = ("dynamic", "pruned")
+ACCEPTANCE = "acceptance.json"
+"""In an adapter's folder: its calibrated acceptance predictor."""
 COMPRESSIONS = ("prune", "pool", "attention", "packer")
 USUAL_MAPPING = "auto"
 """How an event drafter's ids become the target's."""
@@ -93,22 +97,22 @@ def check_choices(methods: Sequence[str], given: Iterable[str]) -> None:
             raise BadInput(f"--{choice} is not used by method {' or '.join(methods)}: it is for --method {' or '.join(users)}")
 
 
-def check_parts(given: Mapping[str, Iterable[str]], known: Mapping[str, Mapping[str, Path]]) -> list[Path]:
-    """BadInput for heads (`head`), event drafters, adapters and compressions that there are not, by what was given of each;
-    the folders of the others. `known`: the tables of a pair."""
-    for text in given.get("compress", ()):
-        CompressionSpec.parse(text)
-    found = []
-    for kind, usual in (("head", USUAL_TREE), ("drafter", USUAL_MAPPING), ("adapter", "")):
-        table = known.get(f"{kind}s", {})
-        for text in given.get(kind, ()):
-            name, choice = name_and_choice(text, usual, table) if usual else (text, "")
-            found.append(folder_named(kind, name, table))
-            if kind == "head":
-                check_known("tree policy", [choice], TREES)
-            elif kind == "drafter":
-                check_known("vocabulary", [choice], VOCABULARY_MAPPINGS)
-    return found
+def check_packer(scale: int, known: Collection[str]) -> None:
+    """BadInput for a scale that a pair has no packer of."""
+    if str(scale) not in known:
+        there = f"there is {', '.join(known)}" if known else "there is none"
+        raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
+
+
+def check_adapter(adapter: str, by: str, method: str | None) -> None:
+    """BadInput for an adapter that method `by` drafts through, and the `method` it is meant for does not; None: for any."""
+    if method not in (None, HYBRID, by) and (method, by) != (SKIP, ALIGNED):
+        raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
+
+
+def uncalibrated(adapter: str) -> BadInput:
+    """Of an adapter that is to answer alone."""
+    return BadInput(f"adapter {adapter} was not calibrated: method {SKIP} does not know when to trust it")
 
 
 def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:

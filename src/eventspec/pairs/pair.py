@@ -48,6 +48,7 @@ from eventspec.pairs.names import (
     USUAL_RISK,
     USUAL_TREE,
     CompressionSpec,
+    check_adapter,
     name_and_choice,
 )
 from eventspec.pairs.pair_file import PairFile
@@ -190,8 +191,7 @@ class Pair:
         if method == HYBRID:
             pair, parts = self.with_adapter(adapter), replace(parts, sees_events=by)
             return replace(pair, parts=parts, methods=rebuild_methods(parts, pair.methods, {}))
-        if method is not None and method not in ((by,) if by == EVENT_EAGLE else (by, SKIP)):
-            raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
+        check_adapter(adapter, by, method)
         if by == EVENT_EAGLE:
             made = event_eagle(parts, adapter)
             return self if made is None else replace(self, methods=rebuild_methods(parts, self.methods, {by: made}))

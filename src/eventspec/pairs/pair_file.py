@@ -207,12 +207,15 @@ def by_name(where: str | Path) -> Path | None:
     return known.get(str(where))
 
 
-def folder_of(where: str | Path) -> Path:
-    """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none."""
+def folder_of(where: str | Path, or_target: bool = False) -> Path:
+    """The folder of a bundled pair by name, or of a pair.toml; BadInput where there is none. `or_target`: who asks takes a
+    target's checkpoint too."""
     folder = by_name(where) or Path(where)
     if not (folder / NAME).is_file():
         if (folder / "config.json").is_file():
-            raise BadInput(f"{where} is the folder of a checkpoint, and of no pair: give it as the target (--target {where})")
+            mend = f"give it as the target (--target {where})"
+            pair = f"make a pair of it (eventspec models pair --target {where} --out FOLDER)"
+            raise BadInput(f"{where} is the folder of a checkpoint, and of no pair: {mend if or_target else pair}")
         raise BadInput(f"no pair '{where}': give a folder with a pair.toml, or a bundled one: {bundled_names()}")
     return folder
 

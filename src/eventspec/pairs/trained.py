@@ -27,11 +27,10 @@ from eventspec.models.eventgpt import EventGpt
 from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
-from eventspec.pairs.names import folder_named
+from eventspec.pairs.names import ACCEPTANCE as ACCEPTANCE
+from eventspec.pairs.names import check_packer, folder_named
 from eventspec.text import TokenSpace
 
-ACCEPTANCE = "acceptance.json"
-"""In an adapter's folder: its calibrated acceptance predictor."""
 Part = TypeVar("Part", Adapter, Packer)
 Whole = TypeVar("Whole", EventGpt, VideoLlava)
 
@@ -132,11 +131,8 @@ class Packers:
     def encoder(self, scale: int) -> FrameEncoder:
         """The target's prompts on packed rows; BadInput when there is no packer of that scale, BadCheckpoint when it does not
         fit."""
-        folder = self.folders.get(str(scale))
-        if folder is None:
-            there = f"there is {', '.join(self.folders)}" if self.folders else "there is none"
-            raise BadInput(f"no trained packer of scale {scale}, {there}: train one with `eventspec train packer`")
-        target, packer, vision = self.target, self.load(folder, str(scale)), self.frames.vision
+        check_packer(scale, self.folders)
+        target, packer, vision = self.target, self.load(self.folders[str(scale)], str(scale)), self.frames.vision
         assert vision is not None  # `whole` looked
         return replace(self.frames, see=lambda frames: packed_rows(target, packer, vision.pixels(frames)), vision=None)
 

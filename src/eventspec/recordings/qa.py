@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eventspec.core import BadInput
+from eventspec.core import BadInput, Window
 from eventspec.files import parsed
 from eventspec.recordings.examples import PREFIX, place
 from eventspec.recordings.parts import words
@@ -17,6 +17,7 @@ from eventspec.recordings.recording import Recording
 Ends = tuple[int | None, int | None]
 """[start_us, end_us) on a recording's clock; None for an end that is the recording's own."""
 Opening = Callable[[Path], Recording]
+Check = Callable[[Recording, Window | None], None]
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,13 @@ def check_question(question: str) -> None:
         raise BadInput("the prompt is not valid UTF-8: type it again") from None
 
 
-def read_questions(path: Path, limit: int | None = None, opening: Opening = Recording.open) -> list[Question]:
+def read_questions(
+    path: Path, limit: int | None = None, opening: Opening = Recording.open, check: Check | None = None
+) -> list[Question]:
     """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME"; at most `limit`, spread over the
     recordings. Recordings of which windows are asked about are opened, as they will be, to see what they span. BadInput names
-    file and line of what is wrong, a recording that is not there and a window that is outside its recording too."""
+    file and line of what is wrong, a recording that is not there and a window that is outside its recording too. `check`: opens
+    all, and raises BadInput for a recording, or a window of it, that does not suit the caller."""
     if not path.is_file():
         wrong = "is no file" if path.exists() else "does not exist"
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
@@ -103,7 +107,7 @@ def read_questions(path: Path, limit: int | None = None, opening: Opening = Reco
             raise BadInput(f"{path}, line {question.line}: {error}") from None
         if not there:
             raise BadInput(f"{path}, line {question.line}: the recording {question.recording} does not exist: check its place")
-    _check_windows(path, [question for question in asked if question.window is not None], opening)
+    _check_windows(path, [question for question in asked if question.window is not None or check is not None], opening, check)
     return asked
 
 
@@ -125,8 +129,9 @@ def _is_time(value: Any) -> bool:
     return value is None or (type(value) is int and abs(value) < 1 << 63)
 
 
-def _check_windows(path: Path, asked: Sequence[Question], opening: Opening) -> None:
-    """BadInput for a window that is outside its recording, or in which nothing was recorded; one is open at a time."""
+def _check_windows(path: Path, asked: Sequence[Question], opening: Opening, check: Check | None) -> None:
+    """BadInput for a window that is outside its recording, or in which nothing was recorded, and where `check` says so; one is
+    open at a time."""
     of: dict[Path, list[Question]] = {}
     for question in asked:
         of.setdefault(question.recording, []).append(question)
@@ -138,5 +143,7 @@ def _check_windows(path: Path, asked: Sequence[Question], opening: Opening) -> N
                 window = recording.window(*(question.window or (None, None)))
                 if window is not None and not recording.senses_in(window):
                     raise BadInput(f"{recording.name}: nothing was recorded in the window {words(window)}: choose another")
+                if check is not None:
+                    check(recording, window)
         except BadInput as error:
             raise BadInput(f"{path}, line {question.line}: {error}") from None

@@ -42,6 +42,7 @@ from eventspec.train.data import (
 )
 from eventspec.train.loop import Losses, Report, Stage, StageState, TrainingFailed, last_row, note_run, run_stage
 from eventspec.train.models import DrafterTraining, TargetTraining
+from eventspec.train.names import check_begins
 from eventspec.train.processes import ALONE
 
 
@@ -247,8 +248,7 @@ def train(preset_name: str, out: Path, report: Report, workers: int = WORKERS, b
     fraction of the time. Every step picks up where an interrupted one stopped."""
     preset = PRESETS[preset_name]
     begin = None if begin_with is None else folder_of(begin_with)
-    if begin is None and not (preset.stages["tower"].seconds or preset.stages["tower"].steps):
-        raise BadInput(f"preset {preset_name} goes on from a pair's weights: say whose with --begin-with")
+    check_begins(preset_name, begin_with)
     if begin is not None:
         check_beginning(SIZES[preset.size], begin)
     out.mkdir(parents=True, exist_ok=True)

@@ -70,6 +70,12 @@ class Given:
         return [question for turn in turns for question in turn if question is not None][:most]
 
 
+def check_begins(preset: str, begin_with: str | None) -> None:
+    """BadInput for a preset that goes on from weights, without any."""
+    if preset.endswith("-tune") and begin_with is None:
+        raise BadInput(f"preset {preset} goes on from a pair's weights: say whose with --begin-with, or choose another")
+
+
 def check_kinds(kinds: Iterable[str], output: str) -> list[str]:
     """Kinds of adapters, each once; BadInput for an unknown one or output."""
     check_known("output", [output], OUTPUTS)
