@@ -188,7 +188,7 @@ def test_logits_that_are_bent_are_no_ground_for_heads(
     ("words", "told"),
     [
         (["--target", "@"], "--target and --questions go together"),
-        (["--target", "@", "--questions", "?", "--pair", "nano"], "--pair is for a pair of ours"),
+        (["--target", "@", "--questions", "?", "--pair", "nano"], "--pair is for a pair, --target for a checkpoint folder"),
         (["--target", "@", "--questions", "?", "--head", "dream"], "'dream' is for targets of our own"),
         (["--target", "@", "--questions", "?", "--head", "frugal"], "'frugal' is for targets of our own"),
         (["--target", "@", "--questions", "?", "--head", "medusa"], "unknown head 'medusa'"),
