@@ -70,9 +70,10 @@ class Learning:
 
         return PairFile.read(folder_of(self.name))
 
-    def begin(self, anyway: bool = False, begin_with: str | None = None) -> Given | None:
+    def begin(self, anyway: bool = False, begin_with: str | None = None, events: bool = False) -> Given | None:
         """Check folders and pairs, and start this process again with an allocator that suits training. Gives the questions
-        that the pair learns from, None for a pair of ours; `anyway`: that takes some too."""
+        that the pair learns from, None for a pair of ours; `anyway`: that takes some too; `events`: something learns from
+        those of the recordings."""
         from eventspec.pairs.fitting import check_loading
         from eventspec.pairs.pair_file import folder_of
 
@@ -89,16 +90,20 @@ class Learning:
             raise BadInput(f"{unfit} is for a pair of checkpoints, {file.name} learns from rendered clips: leave it out")
         read = [file.folder, *(folder_of(one) for one in (begin_with,) if one is not None)]
         read += [file.place(role) for role in ("target", "drafter") if file.load is not None and role in file.files]
-        return self.checked(read, file)
+        return self.checked(read, file, events)
 
-    def checked(self, read: Sequence[Path], file: PairFile) -> Given | None:
+    def checked(self, read: Sequence[Path], file: PairFile, events: bool = False) -> Given | None:
         """The last of `begin`, for what is read besides, and the pair whose target answers."""
         from eventspec.pairs.fitting import suits
-        from eventspec.pairs.names import BASELINE
+        from eventspec.pairs.names import BASELINE, EVENT_METHOD
         from eventspec.recordings.qa import read_questions
         from eventspec.recordings.recording import whole_of
 
-        asked = [] if self.questions is None else read_questions(self.questions, check=suits(file, [BASELINE]))
+        asked = (
+            []
+            if self.questions is None
+            else read_questions(self.questions, check=suits(file, [EVENT_METHOD if events else BASELINE]))
+        )
         recordings = [whole_of(one) for one in {question.recording for question in asked}]
         if launched_first() and not self.dry_run:
             check_out(self.out, self.resume)

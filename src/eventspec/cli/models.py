@@ -79,7 +79,7 @@ def make_pair(
     from eventspec.models.shards import check_files
 
     check_empty(out)
-    check_outputs({"--out": out}, [])
+    check_outputs({"--out": out}, [target, drafter])
     options.check_devices(device, drafter_device)
     for folder in (target, drafter):
         if folder is not None:

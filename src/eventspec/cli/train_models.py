@@ -64,7 +64,7 @@ def adapter(
     if free_running and output != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
     losses = check_losses(loss or [], output, phases)
-    given = learning.begin()
+    given = learning.begin(events=True)
     from eventspec.train import adapters as recipe
 
     written: Any = output
@@ -130,7 +130,7 @@ def lora(
 ) -> None:
     """Train low-rank updates (LoRA) of an event drafter on the answers of its target, for `--drafter lora`."""
     check_known("preset", [preset], PRESETS["lora"])
-    given = learning.begin()
+    given = learning.begin(events=True)
     from eventspec.train import lora as recipe
 
     recipe.check_rank(rank)
@@ -160,7 +160,7 @@ def drafter(
     check_known("preset", [preset], PRESETS["drafter"])
     if (file := learning.file).load is None:
         raise BadInput(f"pair {file.name} is one of ours: `eventspec train embedded` trains its drafter")
-    given = learning.begin()
+    given = learning.begin(events=True)
     from eventspec.train import drafter as recipe
 
     def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:

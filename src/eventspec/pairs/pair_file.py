@@ -72,6 +72,8 @@ class PairFile:
         tables = {table: _places(path, data, table) for table in _TABLES}
         name, trained_on = (str(data.get(key, other)) for key, other in (("name", folder.name), ("trained_on", "")))
         files, load = _places(path, data, "files"), data.get("load")
+        if load is None and "fingerprints" in data:
+            raise BadCheckpoint(f"{path}: [fingerprints] are of checkpoints, which have a table [load], if an empty one: add it")
         if load is None:
             return cls(folder, name, {**_FILES, **files}, tables, trained_on)
         if not isinstance(load, dict) or not all(type(value) is _LOAD.get(key) for key, value in load.items()):

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,27 +46,19 @@ ALLOCATOR = {
 @dataclass(frozen=True)
 class Given:
     """What a training of a user's pair is given: a qa.jsonl, the folder of what the target said, which trainings share, how
-    long its answers may be, and how many questions are taken at most (0: all; None: as many as the preset learns from).
-    `spread`: of as many recordings as there are, instead of the first ones."""
+    long its answers may be, and how many questions are taken at most (0: all; None: as many as the preset learns from),
+    of as many recordings as there are."""
 
     questions: Path
     work: Path
     longest: int = 96
     limit: int | None = None
-    spread: bool = False
 
     def asked(self, usual: int) -> list[Question]:
         """The questions, `usual` ones where no number is given. BadInput, one line, as `read_questions`."""
         from eventspec.recordings.qa import read_questions  # numpy is not needed for a page of help
 
-        most = usual if self.limit is None else self.limit
-        if not self.spread:
-            return read_questions(self.questions, most)
-        of: dict[Path, list[Question]] = {}
-        for question in read_questions(self.questions):
-            of.setdefault(question.recording, []).append(question)
-        turns = zip_longest(*of.values())
-        return [question for turn in turns for question in turn if question is not None][:most]
+        return read_questions(self.questions, usual if self.limit is None else self.limit)
 
 
 def check_begins(preset: str, begin_with: str | None) -> None:

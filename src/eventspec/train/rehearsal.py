@@ -72,7 +72,7 @@ def rehearse(recipe: Recipe, preset: TrainingPreset, given: Given | None, second
     size = replace(preset, answered=few, held_out=min(preset.held_out, 2), stage=step)
     with tempfile.TemporaryDirectory(prefix="eventspec-dry-run-") as place:
         out, work = Path(place) / "out", Path(place) / "work"
-        some = None if given is None else replace(given, work=work, limit=few, spread=True)
+        some = None if given is None else replace(given, work=work, limit=few)
         watch = Watch()
         try:
             recipe(out, watch, some, size)
