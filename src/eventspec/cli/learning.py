@@ -77,6 +77,7 @@ class Learning:
 
         file = self.file
         file.check_models()
+        file.check_kept(self.out / "pair")
         if file.load is not None and self.questions is None:
             raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
         given = {"--questions": self.questions, "--work": self.work, "--max-new-tokens": self.max_new_tokens}
