@@ -112,12 +112,15 @@ def target_answers(
     """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
     asked again. Several processes share the recordings out. BadInput names the line of a question that cannot be asked; where
     no answer can be learned from."""
-    lacking = [question for question in questions if key_of(question) not in out.known]
     asked: dict[Path, dict[Ends | None, list[Question]]] = {}
-    for question in lacking:
-        asked.setdefault(question.recording, {}).setdefault(question.window, []).append(question)
-    done = len(questions) - len(lacking)
+    for question in questions:
+        known = asked.setdefault(question.recording, {})  # all recordings: what is lacking now, another process may find there
+        if key_of(question) not in out.known:
+            known.setdefault(question.window, []).append(question)
+    done = sum(key_of(question) in out.known for question in questions)
     for path, windows in list(asked.items())[processes.rank :: processes.count]:
+        if not windows:
+            continue
         question = next(iter(windows.values()))[0]
         try:
             recording = Recording.open(path)
