@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.pair_file import DATA, PairFile
 from eventspec.recordings.qa import Question
 from eventspec.train.processes import Processes
-from eventspec.train.workspace import Answers, target_answers
+from eventspec.train.workspace import Answers, loading_of, target_answers, who_answers
 
 LONGEST = 8
 
@@ -58,3 +62,34 @@ def test_a_process_that_comes_late_asks_what_is_left_to_it(pair: Pair, asked: li
     assert late == [3]
     rows = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "work").iterdir()}
     assert rows == {"answers.jsonl": 2, "answers-1.jsonl": 1}
+
+
+def test_what_decides_an_answer_decides_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    usual = LoadOptions()
+    who = who_answers(tmp_path, usual)
+    for other in ({"frames": 1}, {"dtype": torch.bfloat16}, {"ignore_generation_config": True}):
+        assert who_answers(tmp_path, replace(usual, **other)) != who, other
+    assert who_answers(tmp_path, replace(usual, drafter_device="cpu", feature_bytes=9)) == who
+    for name, data in (("projector.safetensors", b"0"), ("generation_config.json", b"{}"), ("projector.safetensors", b"1")):
+        (tmp_path / name).write_bytes(data)
+        found = who_answers(tmp_path, usual)
+        assert found != who, name
+        who = found
+    load = {"vocabulary": "same", "frames": 2, "dtype": "bfloat16"}
+    assert loading_of(PairFile(tmp_path, "mine", load=load)) == LoadOptions(torch.bfloat16, frames=2)
+
+
+def test_a_recording_that_was_replaced_is_asked_about_again(pair: Pair, asked: list[Question], tmp_path: Path) -> None:
+    def known() -> int:
+        """How many answers are there, before those that are lacking are asked for."""
+        answers = Answers(tmp_path / "work", "nano", LONGEST)
+        there = sum(answers.key_of(question) in answers.known for question in asked)
+        assert len(target_answers(pair, tmp_path, asked, answers, quiet)) == 3
+        return there
+
+    assert [known(), known()] == [0, 3]
+    events = next(path for path in (tmp_path / "b").iterdir() if path.is_file())
+    os.utime(events, ns=(1, 1))
+    assert [known(), known()] == [2, 3]

@@ -16,10 +16,9 @@ from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Media
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.folder import load_folder
-from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.models.loading import VisionLanguage
 from eventspec.models.prompt import EventEncoder, FrameEncoder, TextIds
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.names import BASELINE
@@ -35,7 +34,7 @@ from eventspec.train.loop import Report, Stage
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.recorded import Recorded
-from eventspec.train.workspace import Answers, Example, apart, target_answers
+from eventspec.train.workspace import Answers, Example, apart, loading_of, target_answers, who_answers
 
 ASKED = 4
 """Questions about a user's recordings for every clip that a preset has."""
@@ -203,7 +202,8 @@ def answers_of_target(
     asked = given.asked(ASKED * (preset.answered + preset.held_out))
     with load_pair(file.folder, "one", fit=False, method=BASELINE) as pair:
         begin(pair)
-        answers = Answers(given.work, fingerprint(pair.parts.ends), given.longest, processes.rank)
+        who = who_answers(file.place("target"), loading_of(file))
+        answers = Answers(given.work, who, given.longest, processes.rank)
         yield pair, target_answers(pair, given.questions, asked, answers, report, processes)
 
 
@@ -211,8 +211,7 @@ def _event_model(file: PairFile) -> VisionLanguage | None:
     """The event model of a pair of checkpoints, if it has one."""
     if "drafter" not in file.files:
         return None
-    options = {name: value for name, value in (file.load or {}).items() if name != "vocabulary"}
-    return load_folder(file.place("drafter"), LoadOptions.named(**options).drafting)
+    return load_folder(file.place("drafter"), loading_of(file).drafting)
 
 
 def _told(

@@ -36,7 +36,7 @@ from eventspec.train.heads import PRESETS, checked, export, learn, new_heads, sa
 from eventspec.train.loop import Report, last_row, note_run, same_run
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
-from eventspec.train.workspace import Answers, Example, apart, target_answers
+from eventspec.train.workspace import Answers, Example, apart, loading_of, target_answers, who_answers
 
 KEPT = 1 << 29
 """Bytes of batches that are kept, so that the target need not read them again."""
@@ -75,9 +75,9 @@ def train(
     what = {"target": target, "max_new_tokens": given.longest, "preset": preset.name, "heads": names, "questions": digest}
     with processes.first_ahead():
         same_run(out, what)
-    answers = target_answers(
-        pair, given.questions, asked, Answers(given.work, target, given.longest, processes.rank), report, processes
-    )
+    place, opened = (whose, how or LoadOptions()) if file is None else (file.place("target"), loading_of(file))
+    known = Answers(given.work, who_answers(place, opened), given.longest, processes.rank)
+    answers = target_answers(pair, given.questions, asked, known, report, processes)
     with processes.first_ahead():
         note_run(out, what)  # not before: a question that was refused may be mended
     learned, judged = apart(answers)

@@ -16,6 +16,7 @@ from eventspec.core import BadInput, Media
 from eventspec.files import write_whole
 from eventspec.models.prompt import EventEncoder, FrameEncoder
 from eventspec.recordings.qa import Question
+from eventspec.recordings.recording import files_of, whole_of
 from eventspec.train.data import Index
 
 MOST_BYTES = 64 << 30
@@ -62,10 +63,8 @@ class Recorded:
     def _key(self, number: int, encoder: FrameEncoder | EventEncoder) -> str:
         """Other files, another window, another model of seeing: another key."""
         question = self.asked[number]
-        place, taken = question.recording.resolve(), encoder.frames if isinstance(encoder, FrameEncoder) else 0
-        files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-        what = [str(place), question.window, stats, encoder.name, taken, self._sizes(encoder)]
+        place, taken = whole_of(question.recording).resolve(), encoder.frames if isinstance(encoder, FrameEncoder) else 0
+        what = [str(place), question.window, files_of(place), encoder.name, taken, self._sizes(encoder)]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
 
     def _sizes(self, encoder: FrameEncoder | EventEncoder) -> list[str]:

@@ -3,8 +3,10 @@ tokens at every place, one JSON object a line. What is there is not asked again.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import numpy as np
 from eventspec.ask import RecordingContext
 from eventspec.core import BadInput
 from eventspec.files import parsed, write_text
+from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair
 from eventspec.pairs.names import BASELINE
+from eventspec.pairs.pair_file import PairFile, fingerprint_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Ends, Question
+from eventspec.recordings.recording import files_of, whole_of
 from eventspec.train.loop import Report, append_row
 from eventspec.train.processes import ALONE, Processes
 
@@ -39,14 +44,25 @@ class Example:
     top_logs: np.ndarray[Any, Any] | None = None
 
 
-Key = tuple[str, str, Ends | None]
-"""Of an answer: recording, question and window."""
+Key = tuple[str, str, str, Ends | None]
+"""Of an answer: recording, digest of its files, question and window."""
 Said = tuple[list[int], list[list[int]], list[list[float]]]
 """An answer, the likeliest tokens at every place of it, and their log-probabilities."""
 
 
+def loading_of(file: PairFile) -> LoadOptions:
+    """How a pair of checkpoints opens its target."""
+    return LoadOptions.named(**{name: value for name, value in (file.load or {}).items() if name != "vocabulary"})
+
+
+def who_answers(folder: Path, how: LoadOptions) -> str:
+    """16 hex digits of all that a target's answers depend on: its folder, and how that is opened, but for where it runs."""
+    opened = asdict(replace(how, device="cpu", drafter_device=None, feature_bytes=0))
+    return _digest([fingerprint_of(folder), {name: str(value) for name, value in opened.items()}])
+
+
 class Answers:
-    """Answers of a target (its fingerprint), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
+    """Answers of a target (see `who_answers`), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
     process `rank` writes a file of its own, and all are read. Those of another target or length stay there, and are not used.
     `known`: by recording, its window and question."""
 
@@ -55,6 +71,7 @@ class Answers:
         self.path = folder / (f"answers-{rank}.jsonl" if rank else "answers.jsonl")
         self.of = {"target": target, "max_new_tokens": longest}
         self.known: dict[Key, Said] = {}
+        self._files: dict[Path, str] = {}
         if self.path.exists():  # the last line of a run that was cut off is half a line
             lines = self.path.read_text(errors="replace").splitlines()
             write_text(self.path, "".join(f"{line}\n" for line in lines if _read(line) is not None))
@@ -69,28 +86,34 @@ class Answers:
 
     def add(self, question: Question, said: Said) -> None:
         """On disk at once."""
-        key = recording, text, window = key_of(question)
+        key = recording, files, text, window = self.key_of(question)
         self.known[key] = said
-        about = {"recording": recording, "question": text, **({} if window is None else {"window": window})}
+        about = {"recording": recording, "files": files, "question": text, **({} if window is None else {"window": window})}
         answer, ids, logs = said
         append_row(self.path, {**about, "answer": answer, "top_ids": ids, "top_logs": logs, **self.of})
 
     def example(self, question: Question) -> Example:
         """What is known of a question."""
-        answer, ids, logs = self.known[key_of(question)]
+        answer, ids, logs = self.known[self.key_of(question)]
         return Example(question, tuple(answer), np.array(ids, np.int64), np.array(logs, np.float32))
 
+    def key_of(self, question: Question) -> Key:
+        """Recordings are known by their resolved paths, and by what lies there."""
+        place = whole_of(question.recording).resolve()
+        if place not in self._files:
+            self._files[place] = _digest(files_of(place))
+        return str(place), self._files[place], question.question, question.window
 
-def key_of(question: Question) -> Key:
-    """Recordings are known by their resolved paths."""
-    return str(question.recording.resolve()), question.question, question.window
+
+def _digest(what: object) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
 def _read(line: str) -> tuple[Key, Said, dict[str, Any]] | None:
     """A line's key, what was said, and the whole row; None for one that is not whole."""
     try:
         row = parsed(line)
-        texts, window = (row["recording"], row["question"]), row.get("window")
+        texts, window = (row["recording"], row["files"], row["question"]), row.get("window")
         answer, ids, logs = (row[name] for name in ("answer", "top_ids", "top_logs"))
         key: Key = (*texts, None if window is None else tuple(window))
         hash(key)
@@ -115,9 +138,9 @@ def target_answers(
     asked: dict[Path, dict[Ends | None, list[Question]]] = {}
     for question in questions:
         known = asked.setdefault(question.recording, {})  # all recordings: what is lacking now, another process may find there
-        if key_of(question) not in out.known:
+        if out.key_of(question) not in out.known:
             known.setdefault(question.window, []).append(question)
-    done = sum(key_of(question) in out.known for question in questions)
+    done = sum(out.key_of(question) in out.known for question in questions)
     for path, windows in list(asked.items())[processes.rank :: processes.count]:
         if not windows:
             continue
