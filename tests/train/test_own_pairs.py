@@ -166,6 +166,25 @@ def test_what_cannot_be_trained_is_refused_and_nothing_stays(
     assert not list(tmp_path.iterdir())
 
 
+@HERE
+@pytest.mark.parametrize("number", range(1, len(TRAININGS)))
+def test_a_run_goes_on_with_its_own_questions_only(
+    number: int, place: Path, trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    pair, out = place / "pair" if number == 1 else place / f"out{number - 1}/pair", place / f"out{number}"
+    words = [*words_of(place, TRAININGS[number], pair, out), "--resume"]
+    made = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    other = place / "scenes/other.jsonl"
+    other.write_text((place / "scenes/qa.jsonl").read_text().replace("What is there?", "What moves?"))
+    given = [str(other) if word == str(place / "scenes/qa.jsonl") else word for word in words]
+    for changed, says in ((given, "with questions"), ([*words, "--max-new-tokens", "11"], "12, not 11")):
+        assert run(changed) == 2
+        assert "holds an earlier run with" in (line := capsys.readouterr().err.splitlines()[-1])
+        assert says in line
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == made
+
+
 def test_questions_are_for_checkpoints_and_checkpoints_for_questions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +22,6 @@ from eventspec.files import write_text
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
-from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_folders, load_pair
 from eventspec.pairs.names import BASELINE
@@ -70,13 +68,11 @@ def train(
     taps = layers_read(tried, ends.config.num_hidden_layers)
     with torch.no_grad():
         next(probe.batches(np.array([0]), taps, np.random.default_rng(0)))
-    rows = json.dumps([[str(q.recording), q.question, *([q.window] if q.window else [])] for q in asked])
-    digest, target = hashlib.sha256(rows.encode()).hexdigest()[:16], fingerprint(ends)
-    what = {"target": target, "max_new_tokens": given.longest, "preset": preset.name, "heads": names, "questions": digest}
+    place, opened = (whose, how or LoadOptions()) if isinstance(whose, Path) else (whose.place("target"), loading_of(whose))
+    known = Answers(given.work, who_answers(place, opened), given.longest, processes.rank)
+    what = {"preset": preset.name, "heads": names, **known.settings(asked)}
     with processes.first_ahead():
         same_run(out, what)
-    place, opened = (whose, how or LoadOptions()) if file is None else (file.place("target"), loading_of(file))
-    known = Answers(given.work, who_answers(place, opened), given.longest, processes.rank)
     answers = target_answers(pair, given.questions, asked, known, report, processes)
     with processes.first_ahead():
         note_run(out, what)  # not before: a question that was refused may be mended

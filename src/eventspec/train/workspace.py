@@ -97,6 +97,10 @@ class Answers:
         answer, ids, logs = self.known[self.key_of(question)]
         return Example(question, tuple(answer), np.array(ids, np.int64), np.array(logs, np.float32))
 
+    def settings(self, asked: Sequence[Question]) -> dict[str, object]:
+        """What a run that learns from these questions may not change when it goes on."""
+        return {**self.of, "questions": _digest([self.key_of(question) for question in asked])}
+
     def key_of(self, question: Question) -> Key:
         """Recordings are known by their resolved paths, and by what lies there."""
         place = whole_of(question.recording).resolve()
