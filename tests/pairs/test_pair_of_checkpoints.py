@@ -196,3 +196,23 @@ def test_a_part_that_vanished_is_one_line_for_every_command(place: Path, capsys:
             ("train", "prior", "--pair", "mine", "--questions", "qa.jsonl", "--out", "out"),
         ):
             assert f"its {says} mine/gone is not there (any more)" in refused(capsys, *words)
+
+
+def test_parts_that_lie_elsewhere_are_in_a_pairs_fingerprint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    for name in ("head", "adapter"):
+        (place / name).mkdir()
+        (place / name / "model.safetensors").write_bytes(b"1")
+    (place / "prior.json").write_text("{}")
+    bare = PairFile.read(Path("mine"))
+    file = bare.listing("heads", "eagle", str(place / "head")).listing("adapters", "linear", "../adapter")
+    file = replace(file, files={**file.files, "prior": "../prior.json"})
+    file.write()
+    before = file.fingerprint(True), file.fingerprint(False)
+    (place / "adapter/model.safetensors").write_bytes(b"2")
+    assert file.fingerprint(True) != before[0]
+    assert file.fingerprint(False) == before[1]
+    for other in ("head/model.safetensors", "prior.json"):
+        was = file.fingerprint(False)
+        (place / other).write_bytes(b"3")
+        assert file.fingerprint(False) != was, other

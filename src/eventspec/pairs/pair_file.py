@@ -164,6 +164,11 @@ class PairFile:
             if adapters or place.parts[0] != "adapters":
                 digest.update(place.as_posix().encode() + b"\0")
                 digest.update(kept.text.encode() if place == Path(NAME) else path.read_bytes())
+        inside = self.folder.resolve()
+        for what, place in kept._parts():
+            if inside not in place.resolve().parents and place.exists():  # it lies where another training wrote it
+                found = fingerprint_of(place).encode() if place.is_dir() else place.read_bytes()
+                digest.update(what.encode() + b"\0" + found)
         return digest.hexdigest()[:16]
 
     def write(self) -> None:
