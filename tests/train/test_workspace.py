@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,9 +15,10 @@ import torch
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA, PairFile
-from eventspec.recordings.qa import Question
+from eventspec.recordings.qa import Question, read_questions
+from eventspec.recordings.recording import whole_of
 from eventspec.train.processes import Processes
-from eventspec.train.workspace import Answers, loading_of, target_answers, who_answers
+from eventspec.train.workspace import Answers, Example, apart, loading_of, target_answers, who_answers
 
 LONGEST = 8
 
@@ -36,6 +38,20 @@ def asked(tmp_path: Path) -> list[Question]:
     for name in "abc":
         shutil.copytree(DATA / "clips/street_scene", tmp_path / name)
     return [Question(name, tmp_path / name, "What is ahead?", "") for name in "abc"]
+
+
+def test_one_recording_is_not_learned_from_and_judged_by_two_names(asked: list[Question], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    names = ("a", "b", "link", "c", "b/../a", "./b", "a/recording.toml")
+    lines = [{"recording": name, "question": f"What is ahead, {turn}?"} for turn in range(2) for name in names]
+    (tmp_path / "qa.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = read_questions(tmp_path / "qa.jsonl")
+    assert [question.recording.name for question in read[:3]] == ["a", "b", "c"]
+    assert {question.recording for question in read} == {tmp_path / name for name in "abc"}
+    examples = [Example(Question("", tmp_path / name, "?", ""), (1, 2, 3)) for name in names]
+    parts = [{whole_of(example.question.recording).resolve() for example in part} for part in apart(examples)]
+    assert all(parts)
+    assert not parts[0] & parts[1]
 
 
 class OneOfTwo(Processes):

@@ -177,10 +177,12 @@ def _said(context: RecordingContext, question: str, longest: int) -> Said:
 
 
 def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
-    """Those to learn from, and those of other recordings to measure on; the same where there is one recording only."""
-    recordings = list(dict.fromkeys(example.question.recording for example in answers))
+    """Those to learn from, and those of other recordings to measure on, whatever they are called; the same where there is one
+    recording only."""
+    places = [whole_of(example.question.recording).resolve() for example in answers]
+    recordings = list(dict.fromkeys(places))
     kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
-    judged = [example for example in answers if example.question.recording in kept]
+    judged = [example for place, example in zip(places, answers, strict=True) if place in kept]
     if not judged:
         return answers, answers
-    return [example for example in answers if example.question.recording not in kept], judged
+    return [example for place, example in zip(places, answers, strict=True) if place not in kept], judged
