@@ -80,6 +80,23 @@ def test_a_process_that_comes_late_asks_what_is_left_to_it(pair: Pair, asked: li
     assert rows == {"answers.jsonl": 2, "answers-1.jsonl": 1}
 
 
+def test_two_trainings_at_once_lose_no_answer_of_each_other(pair: Pair, asked: list[Question], tmp_path: Path) -> None:
+    said = ([5, 6, 7], [[5], [6], [7]], [[0.0], [0.0], [0.0]])
+    one = Answers(tmp_path / "work", "nano", LONGEST)
+    one.add(asked[0], said)
+    there = one.path.read_bytes()
+    with one.path.open("ab") as cut_off:
+        cut_off.write(there[:20])
+    held = one.path.open("ab", buffering=0)  # a training that began before the next one, and goes on
+    other = Answers(tmp_path / "work", "nano", LONGEST)
+    held.write(there)
+    other.add(asked[1], said)
+    one.add(asked[2], said)
+    assert one.path.read_bytes().startswith(there + there[:20] + b"\n" + there)
+    assert len(Answers(tmp_path / "work", "nano", LONGEST).known) == 3
+    held.close()
+
+
 def test_what_decides_an_answer_decides_whose_it_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(bytes(100))

@@ -4,6 +4,7 @@ tokens at every place, one JSON object a line. What is there is not asked again.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ import numpy as np
 
 from eventspec.ask import RecordingContext
 from eventspec.core import BadInput
-from eventspec.files import parsed, write_text
+from eventspec.files import append_line, parsed
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair
 from eventspec.pairs.names import BASELINE
@@ -63,7 +64,8 @@ def who_answers(folder: Path, how: LoadOptions) -> str:
 
 class Answers:
     """Answers of a target (see `who_answers`), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
-    process `rank` writes a file of its own, and all are read. Those of another target or length stay there, and are not used.
+    process `rank` writes a file of its own, and all are read. Several trainings may write at once. Those of another target or
+    length stay there, and are not used.
     `known`: by recording, its window and question."""
 
     def __init__(self, folder: Path, target: str, longest: int, rank: int = 0) -> None:
@@ -72,9 +74,9 @@ class Answers:
         self.of = {"target": target, "max_new_tokens": longest}
         self.known: dict[Key, Said] = {}
         self._files: dict[Path, str] = {}
-        if self.path.exists():  # the last line of a run that was cut off is half a line
-            lines = self.path.read_text(errors="replace").splitlines()
-            write_text(self.path, "".join(f"{line}\n" for line in lines if _read(line) is not None))
+        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):  # of a run that was cut off
+            with io.FileIO(self.path, "a") as file:  # nothing is rewritten: another training may write there now
+                append_line(file, "")
         self.read()
 
     def read(self) -> None:
