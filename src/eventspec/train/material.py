@@ -33,7 +33,7 @@ from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
 from eventspec.train.loop import Report, Stage, note_run, same_run
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
-from eventspec.train.recorded import Recorded
+from eventspec.train.recorded import FOLDER, Recorded
 from eventspec.train.workspace import Answers, Example, apart, loading_of, target_answers, who_answers
 
 ASKED = 4
@@ -233,7 +233,7 @@ def _told(
     spaces: tuple[TokenSpace, TokenSpace] | tuple[()],
 ) -> Told:
     frames, events = encoders
-    source = Recorded(work / "pixels", [example.question for example in examples], frames, events)
+    source = Recorded(work / FOLDER, [example.question for example in examples], frames, events)
     answers, texts = dict[int, list[Branch]](), dict[int, list[str]]()
     again = _respelled(spaces) if spaces else None
     rows = 0 if events is None else events.language.config.vocab_size

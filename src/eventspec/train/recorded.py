@@ -19,6 +19,10 @@ from eventspec.recordings.qa import Question
 from eventspec.recordings.recording import files_of, whole_of
 from eventspec.train.data import Index
 
+FOLDER = "pixels"
+"""In a workspace."""
+FRAMES, EVENTS = "frames", "events"
+"""What the names of files there begin with, by the model that sees them."""
 MOST_BYTES = 64 << 30
 """Of pixels on disk; beyond, they are made again every time."""
 
@@ -51,7 +55,8 @@ class Recorded:
         if encoder is None or encoder.vision is None:
             raise BadInput(f"{whose} is no model of ours: what its tower reads is not known")
         if (number, whose) not in self._paths:  # to look at 1,200 files takes 60 ms
-            self._paths[number, whose] = self.folder / f"{self._key(number, encoder)}.npy"
+            kind = FRAMES if isinstance(encoder, FrameEncoder) else EVENTS
+            self._paths[number, whose] = self.folder / f"{kind}-{self._key(number, encoder)}.npy"
         path = self._paths[number, whose]
         if path.is_file():
             return torch.from_numpy(np.load(path, allow_pickle=False)).float()
