@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eventspec.core import BadInput
 from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA, PairFile
@@ -95,6 +96,16 @@ def test_two_trainings_at_once_lose_no_answer_of_each_other(pair: Pair, asked: l
     assert one.path.read_bytes().startswith(there + there[:20] + b"\n" + there)
     assert len(Answers(tmp_path / "work", "nano", LONGEST).known) == 3
     held.close()
+
+
+def test_short_answers_are_answers_and_empty_ones_teach_nothing(pair: Pair, asked: list[Question], tmp_path: Path) -> None:
+    for length in (2, 1):
+        for question in asked:
+            Answers(tmp_path / "work", "nano", length).add(question, ([5, 2][-length:], [[5]] * length, [[0.0]] * length))
+    brief = target_answers(pair, tmp_path, asked, Answers(tmp_path / "work", "nano", 2), quiet)
+    assert [example.answer for example in brief] == [(5, 2)] * 3
+    with pytest.raises(BadInput, match="the target's 3 answers are empty"):
+        target_answers(pair, tmp_path, asked, Answers(tmp_path / "work", "nano", 1), quiet)
 
 
 def test_what_decides_an_answer_decides_whose_it_is(tmp_path: Path) -> None:

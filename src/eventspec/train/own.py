@@ -36,6 +36,8 @@ from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.workspace import Answers, Example, apart, loading_of, target_answers, who_answers
 
+SHORTEST = 3
+"""Tokens of an answer that heads learn from: they learn where it goes on twice."""
 KEPT = 1 << 29
 """Bytes of batches that are kept, so that the target need not read them again."""
 
@@ -73,7 +75,10 @@ def train(
     what = {"preset": preset.name, "heads": names, **known.settings(asked)}
     with processes.first_ahead():
         same_run(out, what)
-    answers = target_answers(pair, given.questions, asked, known, report, processes)
+    said = target_answers(pair, given.questions, asked, known, report, processes)
+    answers = [example for example in said if len(example.answer) >= SHORTEST]
+    if not answers:
+        raise BadInput(f"the target's {len(said)} answers are shorter than {SHORTEST} tokens: a head learns from longer ones")
     with processes.first_ahead():
         note_run(out, what)  # not before: a question that was refused may be mended
     learned, judged = apart(answers)

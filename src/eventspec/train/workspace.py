@@ -28,8 +28,6 @@ from eventspec.train.processes import ALONE, Processes
 
 JUDGED = 8
 """One recording in so many is kept back to measure on, at least one where there are two."""
-SHORTEST = 3
-"""Tokens of an answer that anything can be learned from."""
 TOP = 8
 """Tokens of every place that are kept."""
 
@@ -140,7 +138,7 @@ def target_answers(
 ) -> list[Example]:
     """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
     asked again. Several processes share the recordings out. BadInput names the line of a question that cannot be asked; where
-    no answer can be learned from."""
+    all answers are empty."""
     asked: dict[Path, dict[Ends | None, list[Question]]] = {}
     for question in questions:
         known = asked.setdefault(question.recording, {})  # all recordings: what is lacking now, another process may find there
@@ -166,10 +164,9 @@ def target_answers(
     processes.wait()
     out.read()
     answers = [out.example(question) for question in questions]
-    usable = [example for example in answers if len(example.answer) >= SHORTEST]
-    if not usable:
-        raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: there is nothing to learn")
-    return usable
+    if all(len(example.answer) < 2 for example in answers):
+        raise BadInput(f"the target's {len(answers)} answers are empty: there is nothing to learn")
+    return answers
 
 
 def _said(context: RecordingContext, question: str, longest: int) -> Said:
