@@ -63,15 +63,14 @@ def check_question(question: str) -> None:
 
 
 def read_questions(path: Path, limit: int | None = None, opening: Opening = Recording.open) -> list[Question]:
-    """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME", each as it is spelled first; at most
-    `limit`, spread over the recordings. Recordings of which windows are asked about are opened, as they will be, to see what
-    they span. BadInput names file and line of what is wrong, a recording that is not there and a window that is outside its
-    recording too."""
+    """Questions of a qa.jsonl, recordings relative to its folder or "example:NAME"; at most `limit`, spread over the
+    recordings. Recordings of which windows are asked about are opened, as they will be, to see what they span. BadInput names
+    file and line of what is wrong, a recording that is not there and a window that is outside its recording too."""
     if not path.is_file():
         wrong = "is no file" if path.exists() else "does not exist"
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
     found: dict[Path, list[Question]] = {}
-    spelled: dict[Path, Path] = {}
+    spelled: dict[Path, Path] = {}  # a recording is named as it is spelled first: others group by that
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # with or without a byte order mark
     except UnicodeDecodeError:
