@@ -16,7 +16,7 @@ import pytest
 from eventspec.cli import run
 from eventspec.experiments import arms
 from eventspec.experiments.figures import Row
-from eventspec.pairs.pair_file import DATA
+from eventspec.pairs.pair_file import DATA, PairFile
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders
@@ -129,3 +129,22 @@ def test_checkpoint_folders_are_compared_as_generate_asks_them(
     assert "add --drafter FOLDER" in capsys.readouterr().err
     assert run([*["autoregressive" if word == "cross-modal" else word for word in asked], *models]) == 2
     assert "--drafter is not used by method autoregressive: it is for --method cross-modal" in capsys.readouterr().err
+
+
+def test_rows_of_a_pair_of_checkpoints_go_on_as_they_were_measured(
+    folders: Folders, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    PairFile.of_checkpoints(pair, folders.video_llava, None, "mine", {"frames": 2}).write()
+    asked = [str(pair) if word == "nano" else "ngram" if word == "prior" else word for word in (*words, "--limit", "2")]
+    assert run([*asked, "--frames", "1"]) == 0
+    assert all(row["settings"]["frames"] == 1 for row in rows(tmp_path / "rows.jsonl"))
+    for other, says in (
+        (["--frames", "2"], "frames 1, not None"),
+        ([], "frames 1, not None"),
+        (["--frames", "1", "--dtype", "bfloat16"], "dtype None, not bfloat16"),
+    ):
+        assert run([*asked, "--resume", *other]) == 2
+        assert says in capsys.readouterr().err
+    assert run([*asked, "--resume", "--frames", "1"]) == 0

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventspec.cli import run
+from eventspec.core import BadInput
 from eventspec.pairs.inventory import offers
 from eventspec.pairs.pair_file import PairFile, fingerprint_of, folder_of
+from eventspec.train.loop import changed_pair
 
 GOLDENS = Path(__file__).parents[2].parent / "shared/goldens"
 pytestmark = pytest.mark.skipif(not GOLDENS.exists(), reason="the goldens are not beside this checkout")
@@ -151,3 +154,65 @@ def test_a_pair_that_was_moved_still_finds_its_models(place: Path, capsys: pytes
     made(capsys)
     Path("mine").rename("there")
     assert told(capsys, *ASKED, "--pair", "there", "--method", "ngram")["lossless"]
+
+
+def test_a_training_replaces_nothing_that_its_pair_points_to(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    heads = place / "run/pair/heads/eagle"
+    heads.mkdir(parents=True)
+    PairFile.read(Path("mine")).pointed_to_from(place / "run/pair").listing("heads", "eagle", "heads/eagle").write()
+    (place / "other").mkdir()
+    PairFile.read(place / "run/pair").pointed_to_from(place / "other").write()
+    (place / "run/linked").symlink_to(place / "run/pair")
+    for pair in ("run/pair", "run/linked", "other"):
+        for training in ("prior", "heads", "drafter"):
+            words = ("train", training, "--pair", pair, "--questions", "qa.jsonl", "--out", "run", "--resume")
+            assert "--out" in (line := refused(capsys, *words)), training
+            assert "run/pair would replace" in line
+    file = PairFile.read(place / "other")
+    with pytest.raises(BadInput, match="would replace"), changed_pair(file, place / "run"):
+        pass
+    file.check_kept(place / "elsewhere/pair")
+    assert heads.is_dir()
+    assert not list(place.glob("**/.pair.part"))
+
+
+def test_a_part_that_vanished_is_one_line_for_every_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    file = PairFile.read(Path("mine"))
+    for listed, says in (
+        (file.listing("heads", "eagle", "gone"), "head eagle"),
+        (file.listing("adapters", "linear", "gone"), "adapter linear"),
+        (file.listing("packers", "2", "gone"), "packer 2"),
+        (file.listing("drafters", "small", "gone"), "drafter small"),
+        (replace(file, files={**file.files, "prior": "gone"}), "prior"),
+        (replace(file, files={**file.files, "mixture": "gone"}), "mixture"),
+    ):
+        listed.write()
+        for words in (
+            (*ASKED, "--pair", "mine"),
+            ("models", "list", "--pair", "mine"),
+            ("models", "check", "mine"),
+            ("train", "prior", "--pair", "mine", "--questions", "qa.jsonl", "--out", "out"),
+        ):
+            assert f"its {says} mine/gone is not there (any more)" in refused(capsys, *words)
+
+
+def test_parts_that_lie_elsewhere_are_in_a_pairs_fingerprint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(capsys)
+    for name in ("head", "adapter"):
+        (place / name).mkdir()
+        (place / name / "model.safetensors").write_bytes(b"1")
+    (place / "prior.json").write_text("{}")
+    bare = PairFile.read(Path("mine"))
+    file = bare.listing("heads", "eagle", str(place / "head")).listing("adapters", "linear", "../adapter")
+    file = replace(file, files={**file.files, "prior": "../prior.json"})
+    file.write()
+    before = file.fingerprint(True), file.fingerprint(False)
+    (place / "adapter/model.safetensors").write_bytes(b"2")
+    assert file.fingerprint(True) != before[0]
+    assert file.fingerprint(False) == before[1]
+    for other in ("head/model.safetensors", "prior.json"):
+        was = file.fingerprint(False)
+        (place / other).write_bytes(b"3")
+        assert file.fingerprint(False) != was, other

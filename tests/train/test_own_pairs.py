@@ -23,10 +23,12 @@ from eventspec.pairs import load_pair
 from eventspec.pairs.inventory import offers
 from eventspec.pairs.pair_file import PairFile
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import read_questions
 from eventspec.scenes.writer import write_scenes
 from eventspec.train.adapting import on_grid, same_text
 from eventspec.train.data import Branch, pack
 from eventspec.train.material import same_beginnings
+from eventspec.train.workspace import Answers, loading_of, who_answers
 
 GOLDENS = Path(__file__).parents[2].parent / "shared/goldens"
 HERE = pytest.mark.skipif(not GOLDENS.exists(), reason="the goldens are not beside this checkout")
@@ -164,6 +166,43 @@ def test_what_cannot_be_trained_is_refused_and_nothing_stays(
     lines = capsys.readouterr().err.splitlines()
     assert says in lines[-1]
     assert not list(tmp_path.iterdir())
+
+
+@HERE
+def test_a_prior_counts_short_answers_and_heads_leave_them_out(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One answer in three is a word and its end."""
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    file = PairFile.read(place / "pair")
+    known = Answers(tmp_path / "work", who_answers(file.place("target"), loading_of(file)), 12)
+    for number, question in enumerate(read_questions(place / "scenes/qa.jsonl")):
+        ids = [40, 2] if number % 3 == 0 else [40, 50, 60, 70, 2]
+        known.add(question, (ids, [[token, *range(7)] for token in ids], [[0.0, *[-9.0] * 7] for _ in ids]))
+    words = ("--work", tmp_path / "work", "--json")
+    prior = told(capsys, *words_of(place, ("prior",), place / "pair", tmp_path / "prior"), *words)
+    heads = told(capsys, *words_of(place, ("heads", "--head", "eagle"), place / "pair", tmp_path / "heads"), *words)
+    assert prior["answers"] + prior["judged"] == 6
+    assert (heads["answers"], heads["too_short"]) == (2, 2), "of four that the preset asks"
+
+
+@HERE
+@pytest.mark.parametrize("number", range(1, len(TRAININGS)))
+def test_a_run_goes_on_with_its_own_questions_only(
+    number: int, place: Path, trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    pair, out = place / "pair" if number == 1 else place / f"out{number - 1}/pair", place / f"out{number}"
+    words = [*words_of(place, TRAININGS[number], pair, out), "--resume"]
+    made = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    other = place / "scenes/other.jsonl"
+    other.write_text((place / "scenes/qa.jsonl").read_text().replace("What is there?", "What moves?"))
+    given = [str(other) if word == str(place / "scenes/qa.jsonl") else word for word in words]
+    for changed, says in ((given, "with questions"), ([*words, "--max-new-tokens", "11"], "12, not 11")):
+        assert run(changed) == 2
+        assert "holds an earlier run with" in (line := capsys.readouterr().err.splitlines()[-1])
+        assert says in line
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == made
 
 
 def test_questions_are_for_checkpoints_and_checkpoints_for_questions(

@@ -18,6 +18,7 @@ from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings.qa import Ends, Question
+from eventspec.recordings.recording import files_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
 from eventspec.train.data import Branch, Clips, Questions, shuffled
@@ -25,6 +26,7 @@ from eventspec.train.distillation import head_losses, layers_read
 from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
 from eventspec.train.own import RecordedBatches
+from eventspec.train.recorded import Recorded
 from eventspec.train.workspace import Answers, Example, apart, target_answers
 
 QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
@@ -133,6 +135,25 @@ def test_answers_are_about_windows(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"qa\.jsonl, line 7: .*outside the recording"):
         far = replace(asked[0], window=(10**9, None), line=7)
         target_answers(pair, tmp_path / "qa.jsonl", [far], known, lambda stage, share, row: None)
+
+
+def test_a_recordings_files_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two windows of one recording, read twice each, from the disk the second time."""
+    encoder, looked = load_pair("nano", "one", fit=False).parts.frame_encoder, list[Path]()
+
+    def watched(place: Path) -> list[tuple[str, int, int]]:
+        looked.append(place)
+        return files_of(place)
+
+    monkeypatch.setattr("eventspec.train.recorded.files_of", watched)
+    path, windows = DATA / "clips/street_scene", ((0, 300_000), (600_000, None))
+    asked = [replace(about(path, "?"), window=window) for window in windows]
+    source = Recorded(tmp_path, asked, encoder, None)
+    first, again = (source.frames(np.array([0, 1])) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(*first.chunk(2))
+    assert looked == [path.resolve()]
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_every_example_comes_once_before_one_comes_again() -> None:

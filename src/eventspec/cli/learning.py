@@ -88,6 +88,7 @@ class Learning:
         unfit = next((name for name, value in given.items() if value is not None), None)
         if file.load is None and unfit is not None and not (anyway and unfit == "--questions"):
             raise BadInput(f"{unfit} is for a pair of checkpoints, {file.name} learns from rendered clips: leave it out")
+        file.check_kept(self.out / "pair")
         read = [file.folder, *(folder_of(one) for one in (begin_with,) if one is not None)]
         read += [file.place(role) for role in ("target", "drafter") if file.load is not None and role in file.files]
         return self.checked(read, file, events)

@@ -244,9 +244,13 @@ class Models:
         return (None, self.vocabulary) if chosen.drafter is None else name_and_choice(chosen.drafter, self.vocabulary)
 
     def about(self, chosen: Chosen) -> dict[str, Any]:
-        """What figures depend on, of a checkpoint that answers."""
+        """What figures depend on, of a checkpoint that answers, and where that is otherwise than its pair.toml says."""
         if self.target is None:
-            return {}
+            from eventspec.pairs.pair_file import PairFile, folder_of
+
+            load = PairFile.read(folder_of(self.name)).load or {}
+            how = self._how if self.vocabulary == "auto" else {**self._how, "vocabulary": self.vocabulary}
+            return {name: value for name, value in how.items() if value != load.get(name)}
         which, mapping = self._drafting(chosen)
         drafter = None if which is None else str(Path(which).resolve())
         where = {"target": str(self.target.resolve()), "drafter": drafter, "dtype": self.dtype or "float32"}

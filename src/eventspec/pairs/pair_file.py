@@ -7,7 +7,7 @@ There are two kinds. A pair of ours has its models, one tokenizer and all else i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -97,13 +97,37 @@ class PairFile:
         return replace(self, folder=folder, files=files, tables=tables)
 
     def check_models(self) -> None:
-        """BadCheckpoint for a checkpoint that is no longer where it was, or no longer what it was."""
-        for role in (role for role in _MODELS if role in self.files and self.load is not None):
+        """BadCheckpoint for a checkpoint that is no longer where it was, or no longer what it was, and for a part that is no
+        longer there; of a pair of checkpoints."""
+        if self.load is None:
+            return
+        for role in (role for role in _MODELS if role in self.files):
             place, again = self.place(role), f"make the pair again with `eventspec models pair`, or put the {role} back"
             if not (place / "config.json").is_file():
                 raise BadCheckpoint(f"{self.folder / NAME}: its {role} {place} is no checkpoint's folder (any more): {again}")
             if self.fingerprints.get(role) not in (None, fingerprint_of(place)):
                 raise BadCheckpoint(f"{self.folder / NAME}: its {role} {place} is another one than it was: {again}")
+        for what, place in self._parts():
+            if not place.exists():
+                again = "put it back, or take its line out"
+                raise BadCheckpoint(f"{self.folder / NAME}: its {what} {place} is not there (any more): {again}")
+
+    def check_kept(self, other: Path) -> None:
+        """BadInput where a pair that is written into the folder `other` would take the place of this one, of checkpoints, or of
+        something that it points to. One of ours is copied before."""
+        if self.load is None:
+            return
+        wanted = other.resolve()
+        for place in (self.folder, *map(self.place, self.files), *(place for _, place in self._parts())):
+            there = place.resolve()
+            if wanted == there or wanted in there.parents or there in wanted.parents:
+                raise BadInput(f"{other} would replace {place}, which pair {self.name} points to: choose another --out")
+
+    def _parts(self) -> Iterator[tuple[str, Path]]:
+        """What it lists beside its models, each with its place."""
+        yield from ((name, self.place(name)) for name in self.files if name not in _MODELS)
+        for table in _TABLES:
+            yield from ((f"{table.removesuffix('s')} {name}", place) for name, place in self.places(table).items())
 
     def place(self, name: str) -> Path:
         """Where one of the pair's own files lies: target, drafter, tokenizer, prior, or the weights of a mixture."""
@@ -142,6 +166,11 @@ class PairFile:
             if adapters or place.parts[0] != "adapters":
                 digest.update(place.as_posix().encode() + b"\0")
                 digest.update(kept.text.encode() if place == Path(NAME) else path.read_bytes())
+        inside = self.folder.resolve()
+        for what, place in kept._parts():
+            if inside not in place.resolve().parents and place.exists():  # it lies where another training wrote it
+                found = fingerprint_of(place).encode() if place.is_dir() else place.read_bytes()
+                digest.update(what.encode() + b"\0" + found)
         return digest.hexdigest()[:16]
 
     def write(self) -> None:

@@ -4,6 +4,7 @@ read."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from eventspec.core import BadInput, Window
 from eventspec.files import parsed
 from eventspec.recordings.examples import PREFIX, place
 from eventspec.recordings.parts import words
-from eventspec.recordings.recording import Recording
+from eventspec.recordings.recording import Recording, whole_of
 
 Ends = tuple[int | None, int | None]
 """[start_us, end_us) on a recording's clock; None for an end that is the recording's own."""
@@ -73,6 +74,7 @@ def read_questions(
         wrong = "is no file" if path.exists() else "does not exist"
         raise BadInput(f"{path} {wrong}: give a qa.jsonl, `eventspec scenes make` writes one")
     found: dict[Path, list[Question]] = {}
+    spelled: dict[Path, Path] = {}  # a recording is named as it is spelled first: others group by that
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # with or without a byte order mark
     except UnicodeDecodeError:
@@ -91,6 +93,9 @@ def read_questions(
             raise BadInput(f"{path}, line {number}: wanted one JSON object with the texts {wanted}")
         kind = row.get("kind") if isinstance(row.get("kind"), str) else None
         recording = Path(texts[0]) if texts[0].startswith(PREFIX) else path.parent / texts[0]
+        if recording not in found:
+            with suppress(BadInput, OSError, RuntimeError, ValueError):  # what no recording can be called is told below
+                recording = spelled.setdefault(whole_of(recording).resolve(), recording)
         answer, window = "".join(texts[2:]), _window(row.get("window"), f"{path}, line {number}")
         question = Question(f"{number:06d}", recording, texts[1], answer, number, kind, window)
         found.setdefault(question.recording, []).append(question)

@@ -198,6 +198,13 @@ def whole_of(path: Path | str) -> Path:
     return found.parent if found.name == native.TOML_NAME or rpg.is_part(found) else found
 
 
+def files_of(path: Path) -> list[tuple[str, int, int]]:
+    """Name, size in bytes and time of change, in ns, of every file of a recording: others once it was replaced."""
+    inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+    stats = ((file.relative_to(path).as_posix(), file.stat()) for file in inside if file.is_file())
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
 def sliding_windows(
     recording: Recording, length_us: int, step_us: int | None = None, *, partial: bool = False
 ) -> Iterator[Recording]:

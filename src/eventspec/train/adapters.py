@@ -33,7 +33,7 @@ from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunni
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
-from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, note_run, rounded, run_stage
+from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, rounded, run_stage
 from eventspec.train.material import Models, Told, every_question, material_of
 from eventspec.train.models import initialise
 from eventspec.train.names import PHASES, Given, check_phases
@@ -82,11 +82,11 @@ def train(
     preset, output, free_running = preset_of(PRESETS, size), wanted.output, wanted.free_running
     chosen = check_phases(wanted.phases, free_running)
 
-    def begin(models: Models) -> None:
+    def begin(models: Models) -> dict[str, object]:
         between = {"target": fingerprint(models.target), "drafter": fingerprint(models.events)}
-        what = {"preset": preset.name, "adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
+        what = {"adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
         losses = {"losses": list(wanted.losses)} if wanted.losses else {}
-        note_run(out, {**between, **what, "free_running": free_running, **losses})
+        return {**between, **what, "free_running": free_running, **losses}
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     target, drafter, learned, judged = material.target, material.events, material.learned, material.judged

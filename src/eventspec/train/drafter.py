@@ -16,7 +16,6 @@ import torch
 from eventspec.core import BadInput
 from eventspec.files import write_text
 from eventspec.models.eventgpt import EventGpt, EventGptConfig, save_eventgpt, save_with_weights
-from eventspec.models.weights import fingerprint
 from eventspec.nn import ClipConfig, LlamaConfig
 from eventspec.pairs import load_pair
 from eventspec.pairs.names import BASELINE
@@ -25,7 +24,7 @@ from eventspec.text import TokenSpace
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, Said, as_read, event_reads, said_of
-from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
+from eventspec.train.loop import Calibration, Report, Stage, changed_pair, run_stage
 from eventspec.train.material import material_of_questions
 from eventspec.train.models import initialise
 from eventspec.train.names import Given
@@ -110,10 +109,9 @@ def train(
         raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
     first = out / "begun"
     with load_pair(file.folder, "one", fit=False, method=BASELINE) as whole, processes.first_ahead():
-        note_run(out, {"target": fingerprint(whole.parts.ends), "preset": preset.name})
         begun(preset.name, whole.tokens, whole.parts.ends.config.vocab_size, first)
     beside = replace(file, files={**file.files, "drafter": str(first.resolve())})
-    material = material_of_questions(beside, preset, given, report, processes)
+    material = material_of_questions(beside, preset, out, report, given, processes, lambda models: {})
     model, learned, judged = material.events, material.learned, material.judged
     torch.manual_seed(1 + processes.rank)
     known = learned.source, learned.answers, preset.packed

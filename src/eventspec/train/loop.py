@@ -133,7 +133,8 @@ def note_run(out: Path, what: Mapping[str, object]) -> None:
 @contextmanager
 def changed_pair(file: PairFile, out: Path) -> Iterator[PairFile]:
     """The pair of a file, to be changed: when the block ends it takes the place of OUT/pair. A pair of ours is copied, one of
-    checkpoints points to all that it had where it lies."""
+    checkpoints points to all that it had where it lies. BadInput where that would remove something it points to."""
+    file.check_kept(out / "pair")
     part = out / ".pair.part"
     shutil.rmtree(part, ignore_errors=True)
     try:

@@ -21,7 +21,7 @@ from eventspec.pairs.pair_file import PairFile
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, Said, as_read, said_of
-from eventspec.train.loop import Calibration, Report, Stage, changed_pair, note_run, run_stage
+from eventspec.train.loop import Calibration, Report, Stage, changed_pair, run_stage
 from eventspec.train.material import Models, material_of
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
@@ -107,9 +107,8 @@ def train(
     check_rank(rank)
     preset = preset_of(PRESETS, wanted)
 
-    def begin(models: Models) -> None:
-        between = {"target": fingerprint(models.ends), "drafter": fingerprint(models.events)}
-        note_run(out, {**between, "preset": preset.name, "rank": rank})
+    def begin(models: Models) -> dict[str, object]:
+        return {"target": fingerprint(models.ends), "drafter": fingerprint(models.events), "rank": rank}
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     drafter, learned, judged = material.events, material.learned, material.judged

@@ -3,7 +3,7 @@ pair of ours, a user's own recordings for a pair of checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -16,10 +16,9 @@ from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Media
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.folder import load_folder
-from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.models.loading import VisionLanguage
 from eventspec.models.prompt import EventEncoder, FrameEncoder, TextIds
 from eventspec.models.video_llava import VideoLlava, load_video_llava
-from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.names import BASELINE
@@ -31,11 +30,11 @@ from eventspec.scenes.writer import as_recording
 from eventspec.text import TokenSpace
 from eventspec.train.answers import TrainingPreset, answered
 from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
-from eventspec.train.loop import Report, Stage
+from eventspec.train.loop import Report, Stage, note_run, same_run
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
-from eventspec.train.recorded import Recorded
-from eventspec.train.workspace import Answers, Example, apart, target_answers
+from eventspec.train.recorded import FOLDER, Recorded
+from eventspec.train.workspace import Answers, Example, apart, loading_of, target_answers, who_answers
 
 ASKED = 4
 """Questions about a user's recordings for every clip that a preset has."""
@@ -78,7 +77,9 @@ class Models:
         return self.drafter
 
 
-Begin = Callable[[Models], None]
+Begin = Callable[[Models], Mapping[str, object] | None]
+"""Checks the models; what a run of the recipe may not change when it goes on, beside its preset and what it learns from: it is
+noted in its folder (`note_run`). None: nothing is."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def material_of(
         target, drafter = load_video_llava(file.place("target")), load_eventgpt(file.place("drafter"))
         models = Models(file, target.language, target, drafter)
         with processes.first_ahead():
-            begin(models)
+            if (what := begin(models)) is not None:
+                note_run(out, {**what, "preset": preset.name})
             clips = {
                 split: answered(file.folder, out, split, count, report, workers)
                 for split, count in (("train", preset.answered), ("calibration", preset.held_out))
@@ -142,7 +144,7 @@ def material_of(
         raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
     if file.load is None:
         raise BadInput(f"pair {file.name} learns from rendered clips: leave --questions out")
-    return material_of_questions(file, preset, given, report, processes, begin)
+    return material_of_questions(file, preset, out, report, given, processes, begin)
 
 
 def _asked_of_street(split: str, clips: PixelSource) -> Asked:
@@ -157,8 +159,9 @@ def _asked_of_street(split: str, clips: PixelSource) -> Asked:
 def material_of_questions(
     file: PairFile,
     preset: TrainingPreset,
-    given: Given,
+    out: Path,
     report: Report,
+    given: Given,
     processes: Processes = ALONE,
     begin: Begin = lambda models: None,
 ) -> Material:
@@ -175,13 +178,20 @@ def material_of_questions(
             target = str(error)
         return Models(file, pair.parts.ends, target, drafter)
 
-    def checked(pair: Pair) -> None:
+    noted = dict[str, object]()
+
+    def checked(pair: Pair, asked: Mapping[str, object]) -> None:
         with processes.first_ahead():
-            begin(models_of(pair))
+            if (own := begin(models_of(pair))) is not None:
+                noted.update({**own, "preset": preset.name, **asked})
+                same_run(out, noted)
 
     with answers_of_target(file, preset, given, report, processes, checked) as (pair, examples):
         models, tokens, text = models_of(pair), pair.tokens, pair.parts.text_ids
         frames = None if isinstance(models.own_target, str) else pair.parts.frame_encoder
+    if noted:  # not before: a question that was refused may be mended
+        with processes.first_ahead():
+            note_run(out, noted)
     spaces = () if drafting is None else (tokens, drafting.tokens)
     learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in apart(examples))
     question = examples[0].question.question
@@ -196,14 +206,15 @@ def answers_of_target(
     given: Given,
     report: Report,
     processes: Processes = ALONE,
-    begin: Callable[[Pair], None] = lambda pair: None,
+    begin: Callable[[Pair, Mapping[str, object]], None] = lambda pair, what: None,
 ) -> Iterator[tuple[Pair, list[Example]]]:
     """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given; `begin`
-    is told the pair before hours are spent on that."""
+    is told the pair, and `Answers.settings`, before hours are spent on that."""
     asked = given.asked(ASKED * (preset.answered + preset.held_out))
     with load_pair(file.folder, fit=False, method=BASELINE) as pair:
-        begin(pair)
-        answers = Answers(given.work, fingerprint(pair.parts.ends), given.longest, processes.rank)
+        who = who_answers(file.place("target"), loading_of(file))
+        answers = Answers(given.work, who, given.longest, processes.rank)
+        begin(pair, answers.settings(asked))
         yield pair, target_answers(pair, given.questions, asked, answers, report, processes)
 
 
@@ -211,8 +222,7 @@ def _event_model(file: PairFile) -> VisionLanguage | None:
     """The event model of a pair of checkpoints, if it has one."""
     if "drafter" not in file.files:
         return None
-    options = {name: value for name, value in (file.load or {}).items() if name != "vocabulary"}
-    return load_folder(file.place("drafter"), LoadOptions.named(**options).drafting)
+    return load_folder(file.place("drafter"), loading_of(file).drafting)
 
 
 def _told(
@@ -223,7 +233,7 @@ def _told(
     spaces: tuple[TokenSpace, TokenSpace] | tuple[()],
 ) -> Told:
     frames, events = encoders
-    source = Recorded(work / "pixels", [example.question for example in examples], frames, events)
+    source = Recorded(work / FOLDER, [example.question for example in examples], frames, events)
     answers, texts = dict[int, list[Branch]](), dict[int, list[str]]()
     again = _respelled(spaces) if spaces else None
     rows = 0 if events is None else events.language.config.vocab_size

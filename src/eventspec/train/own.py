@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +22,6 @@ from eventspec.files import write_text
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder, TextIds
 from eventspec.models.session import LanguageTarget
-from eventspec.models.weights import fingerprint
 from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs import Pair, load_folders, load_pair
 from eventspec.pairs.names import BASELINE
@@ -36,8 +34,10 @@ from eventspec.train.heads import PRESETS, checked, export, learn, new_heads, sa
 from eventspec.train.loop import Report, last_row, note_run, same_run
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
-from eventspec.train.workspace import Answers, Example, apart, target_answers
+from eventspec.train.workspace import Answers, Example, apart, loading_of, target_answers, who_answers
 
+SHORTEST = 3
+"""Tokens of an answer that heads learn from: they learn where it goes on twice."""
 KEPT = 1 << 29
 """Bytes of batches that are kept, so that the target need not read them again."""
 
@@ -70,14 +70,15 @@ def train(
     taps = layers_read(tried, ends.config.num_hidden_layers)
     with torch.no_grad():
         next(probe.batches(np.array([0]), taps, np.random.default_rng(0)))
-    rows = json.dumps([[str(q.recording), q.question, *([q.window] if q.window else [])] for q in asked])
-    digest, target = hashlib.sha256(rows.encode()).hexdigest()[:16], fingerprint(ends)
-    what = {"target": target, "max_new_tokens": given.longest, "preset": preset.name, "heads": names, "questions": digest}
+    place, opened = (whose, how or LoadOptions()) if isinstance(whose, Path) else (whose.place("target"), loading_of(whose))
+    known = Answers(given.work, who_answers(place, opened), given.longest, processes.rank)
+    what = {"preset": preset.name, "heads": names, **known.settings(asked)}
     with processes.first_ahead():
         same_run(out, what)
-    answers = target_answers(
-        pair, given.questions, asked, Answers(given.work, target, given.longest, processes.rank), report, processes
-    )
+    said = target_answers(pair, given.questions, asked, known, report, processes)
+    answers = [example for example in said if len(example.answer) >= SHORTEST]
+    if not answers:
+        raise BadInput(f"the target's {len(said)} answers are shorter than {SHORTEST} tokens: a head learns from longer ones")
     with processes.first_ahead():
         note_run(out, what)  # not before: a question that was refused may be mended
     learned, judged = apart(answers)

@@ -19,6 +19,7 @@ from torch import Tensor
 from eventspec.compress import Packer, PackerConfig
 from eventspec.files import write_text
 from eventspec.models.video_llava import VideoLlava
+from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import save_packer
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
@@ -72,8 +73,9 @@ def train(
     number of processes. BadInput for a scale that the target's grid does not have."""
     preset = preset_of(PRESETS, wanted)
 
-    def begin(models: Models) -> None:
+    def begin(models: Models) -> dict[str, object]:
         PackerConfig.of(models.target.config, scale)
+        return {"target": fingerprint(models.target)}
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     target, learned, judged = material.target, material.learned, material.judged

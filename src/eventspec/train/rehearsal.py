@@ -7,7 +7,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from eventspec.train.answers import TrainingPreset
 from eventspec.train.loop import Report
 from eventspec.train.material import ASKED
 from eventspec.train.names import Given
+from eventspec.train.recorded import EVENTS, FOLDER, FRAMES, MOST_BYTES
 from eventspec.train.workspace import JUDGED
 
 STEPS = 2
@@ -79,17 +80,25 @@ def rehearse(recipe: Recipe, preset: TrainingPreset, given: Given | None, second
         except torch.OutOfMemoryError as error:
             raise BadInput(f"a step of preset {preset.name} does not fit: {str(error).split('. ')[0]}") from None
         whole, peak = time.monotonic() - watch.began, most_in_use()
-        sizes = [sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) for folder in (out, work)]
+        made, said, *pixels = (_sizes(folder) for folder in (out.rglob("*"), work.glob("*"), *_pixels(work)))
     each = (watch.prepared - watch.loaded) / max(1, watch.reports - 1)  # the first one comes when one was answered
-    count = preset.answered + preset.held_out if given is None else asked_of(given, preset)
+    asked = [] if given is None else given.asked(ASKED * (preset.answered + preset.held_out))
+    count = len(asked) or preset.answered + preset.held_out
     stage = preset.stage.seconds if seconds is None else seconds
-    disk = sizes[0] + sizes[1] / few * count
+    # Answers go by questions; of pixels each model has a file for what is asked about, however many questions there are.
+    seen = sum(sum(own) / max(1, len(own)) for own in pixels) * len({question.seen for question in asked})
+    disk = sum(made) + sum(said) / min(few, count) * count + min(seen, MOST_BYTES)
     return Estimate(whole + each * max(0, count - few) + stage, peak, int(disk), count, each)
 
 
-def asked_of(given: Given, preset: TrainingPreset) -> int:
-    """How many questions the preset takes of a file."""
-    return len(given.asked(ASKED * (preset.answered + preset.held_out)))
+def _pixels(work: Path) -> list[Iterator[Path]]:
+    """The files of a workspace's pixels, by model."""
+    return [(work / FOLDER).glob(f"{kind}-*") for kind in (FRAMES, EVENTS)]
+
+
+def _sizes(paths: Iterable[Path]) -> list[int]:
+    """Bytes of those that are files."""
+    return [path.stat().st_size for path in paths if path.is_file()]
 
 
 def most_in_use() -> int:

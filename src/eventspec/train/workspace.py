@@ -3,8 +3,11 @@ tokens at every place, one JSON object a line. What is there is not asked again.
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +15,19 @@ import numpy as np
 
 from eventspec.ask import RecordingContext
 from eventspec.core import BadInput
-from eventspec.files import parsed, write_text
+from eventspec.files import append_line, parsed
+from eventspec.models.loading import LoadOptions
 from eventspec.pairs import Pair
 from eventspec.pairs.names import BASELINE
+from eventspec.pairs.pair_file import PairFile, fingerprint_of
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Ends, Question
+from eventspec.recordings.recording import files_of, whole_of
 from eventspec.train.loop import Report, append_row
 from eventspec.train.processes import ALONE, Processes
 
 JUDGED = 8
 """One recording in so many is kept back to measure on, at least one where there are two."""
-SHORTEST = 3
-"""Tokens of an answer that anything can be learned from."""
 TOP = 8
 """Tokens of every place that are kept."""
 
@@ -39,15 +43,27 @@ class Example:
     top_logs: np.ndarray[Any, Any] | None = None
 
 
-Key = tuple[str, str, Ends | None]
-"""Of an answer: recording, question and window."""
+Key = tuple[str, str, str, Ends | None]
+"""Of an answer: recording, digest of its files, question and window."""
 Said = tuple[list[int], list[list[int]], list[list[float]]]
 """An answer, the likeliest tokens at every place of it, and their log-probabilities."""
 
 
+def loading_of(file: PairFile) -> LoadOptions:
+    """How a pair of checkpoints opens its target."""
+    return LoadOptions.named(**{name: value for name, value in (file.load or {}).items() if name != "vocabulary"})
+
+
+def who_answers(folder: Path, how: LoadOptions) -> str:
+    """16 hex digits of all that a target's answers depend on: its folder, and how that is opened, but for where it runs."""
+    opened = asdict(replace(how, device="cpu", drafter_device=None, feature_bytes=0))
+    return _digest([fingerprint_of(folder), {name: str(value) for name, value in opened.items()}])
+
+
 class Answers:
-    """Answers of a target (its fingerprint), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
-    process `rank` writes a file of its own, and all are read. Those of another target or length stay there, and are not used.
+    """Answers of a target (see `who_answers`), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
+    process `rank` writes a file of its own, and all are read. Several trainings may write at once. Those of another target or
+    length stay there, and are not used.
     `known`: by recording, its window and question."""
 
     def __init__(self, folder: Path, target: str, longest: int, rank: int = 0) -> None:
@@ -55,9 +71,10 @@ class Answers:
         self.path = folder / (f"answers-{rank}.jsonl" if rank else "answers.jsonl")
         self.of = {"target": target, "max_new_tokens": longest}
         self.known: dict[Key, Said] = {}
-        if self.path.exists():  # the last line of a run that was cut off is half a line
-            lines = self.path.read_text(errors="replace").splitlines()
-            write_text(self.path, "".join(f"{line}\n" for line in lines if _read(line) is not None))
+        self._files: dict[Path, str] = {}
+        if self.path.exists() and not self.path.read_bytes().endswith(b"\n"):  # of a run that was cut off
+            with io.FileIO(self.path, "a") as file:  # nothing is rewritten: another training may write there now
+                append_line(file, "")
         self.read()
 
     def read(self) -> None:
@@ -69,28 +86,38 @@ class Answers:
 
     def add(self, question: Question, said: Said) -> None:
         """On disk at once."""
-        key = recording, text, window = key_of(question)
+        key = recording, files, text, window = self.key_of(question)
         self.known[key] = said
-        about = {"recording": recording, "question": text, **({} if window is None else {"window": window})}
+        about = {"recording": recording, "files": files, "question": text, **({} if window is None else {"window": window})}
         answer, ids, logs = said
         append_row(self.path, {**about, "answer": answer, "top_ids": ids, "top_logs": logs, **self.of})
 
     def example(self, question: Question) -> Example:
         """What is known of a question."""
-        answer, ids, logs = self.known[key_of(question)]
+        answer, ids, logs = self.known[self.key_of(question)]
         return Example(question, tuple(answer), np.array(ids, np.int64), np.array(logs, np.float32))
 
+    def settings(self, asked: Sequence[Question]) -> dict[str, object]:
+        """What a run that learns from these questions may not change when it goes on."""
+        return {**self.of, "questions": _digest([self.key_of(question) for question in asked])}
 
-def key_of(question: Question) -> Key:
-    """Recordings are known by their resolved paths."""
-    return str(question.recording.resolve()), question.question, question.window
+    def key_of(self, question: Question) -> Key:
+        """Recordings are known by their resolved paths, and by what lies there."""
+        place = whole_of(question.recording).resolve()
+        if place not in self._files:
+            self._files[place] = _digest(files_of(place))
+        return str(place), self._files[place], question.question, question.window
+
+
+def _digest(what: object) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
 def _read(line: str) -> tuple[Key, Said, dict[str, Any]] | None:
     """A line's key, what was said, and the whole row; None for one that is not whole."""
     try:
         row = parsed(line)
-        texts, window = (row["recording"], row["question"]), row.get("window")
+        texts, window = (row["recording"], row["files"], row["question"]), row.get("window")
         answer, ids, logs = (row[name] for name in ("answer", "top_ids", "top_logs"))
         key: Key = (*texts, None if window is None else tuple(window))
         hash(key)
@@ -111,13 +138,16 @@ def target_answers(
 ) -> list[Example]:
     """The target's greedy answers to the questions of the file `source`, as long as `out` says; what `out` holds is not
     asked again. Several processes share the recordings out. BadInput names the line of a question that cannot be asked; where
-    no answer can be learned from."""
-    lacking = [question for question in questions if key_of(question) not in out.known]
+    all answers are empty."""
     asked: dict[Path, dict[Ends | None, list[Question]]] = {}
-    for question in lacking:
-        asked.setdefault(question.recording, {}).setdefault(question.window, []).append(question)
-    done = len(questions) - len(lacking)
+    for question in questions:
+        known = asked.setdefault(question.recording, {})  # all recordings: what is lacking now, another process may find there
+        if out.key_of(question) not in out.known:
+            known.setdefault(question.window, []).append(question)
+    done = sum(out.key_of(question) in out.known for question in questions)
     for path, windows in list(asked.items())[processes.rank :: processes.count]:
+        if not windows:
+            continue
         question = next(iter(windows.values()))[0]
         try:
             recording = Recording.open(path)
@@ -134,10 +164,9 @@ def target_answers(
     processes.wait()
     out.read()
     answers = [out.example(question) for question in questions]
-    usable = [example for example in answers if len(example.answer) >= SHORTEST]
-    if not usable:
-        raise BadInput(f"the target's {len(answers)} answers are shorter than {SHORTEST} tokens: there is nothing to learn")
-    return usable
+    if all(len(example.answer) < 2 for example in answers):
+        raise BadInput(f"the target's {len(answers)} answers are empty: there is nothing to learn")
+    return answers
 
 
 def _said(context: RecordingContext, question: str, longest: int) -> Said:
@@ -147,10 +176,12 @@ def _said(context: RecordingContext, question: str, longest: int) -> Said:
 
 
 def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
-    """Those to learn from, and those of other recordings to measure on; the same where there is one recording only."""
-    recordings = list(dict.fromkeys(example.question.recording for example in answers))
+    """Those to learn from, and those of other recordings to measure on, whatever they are called; the same where there is one
+    recording only."""
+    places = [whole_of(example.question.recording).resolve() for example in answers]
+    recordings = list(dict.fromkeys(places))
     kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
-    judged = [example for example in answers if example.question.recording in kept]
+    judged = [example for place, example in zip(places, answers, strict=True) if place in kept]
     if not judged:
         return answers, answers
-    return [example for example in answers if example.question.recording not in kept], judged
+    return [example for place, example in zip(places, answers, strict=True) if place not in kept], judged
