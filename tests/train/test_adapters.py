@@ -151,6 +151,25 @@ def test_gaps_are_those_between_what_is_written_and_wanted(output: Output, spoke
     assert others != found, "what is wanted of another clip lies elsewhere"
 
 
+@pytest.mark.parametrize("output", ["rows", "features"])
+@pytest.mark.parametrize("hardware", [True, False])
+def test_adapters_learn_in_fp32_beside_models_in_bfloat16(
+    hardware: bool, output: Output, spoken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are measured, with or without hardware for bfloat16."""
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: hardware)
+    training = training_of(spoken, output)
+    for model in (training.target.model, training.drafter.model):
+        model.bfloat16()
+    assert set(training.gaps(*spoken)) == set(training.agreement(*spoken)) == set(KINDS[output])
+    for phase in names.PHASES:
+        losses = training.losses(phase, np.array([0, 1]), 0.0)
+        torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum().backward()
+    assert {parameter.dtype for parameter in training.parameters()} == {torch.float32}
+    assert all(parameter.grad is not None for _, adapter in training.each() for parameter in adapter.parameters())
+
+
 @pytest.mark.parametrize("loss", ["squared", "cosine", "contrast"])
 def test_every_loss_of_alignment_is_one_of_its_own(loss: str, spoken: Any) -> None:
     """All together are the sum of each."""

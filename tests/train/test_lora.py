@@ -65,7 +65,7 @@ def training_of(spoken: Any, rank: int = 4) -> recipe.LowRankTraining:
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "autocast", lambda device: torch.autocast("cpu", enabled=False))
+    monkeypatch.setattr(frozen, "autocast", lambda beside: torch.autocast("cpu", enabled=False))
 
 
 def test_updates_learn_the_drafter_stays_and_merging_changes_nothing(spoken: Any) -> None:

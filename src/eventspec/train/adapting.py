@@ -65,7 +65,7 @@ class AdapterTraining(nn.Module):
     def losses(self, phase: str, index: Index, progress: float) -> dict[str, Tensor]:
         """Of every adapter, under its name; what begins with `_` is reported only."""
         parts = dict[str, Tensor]()
-        with autocast(self.target.device):
+        with autocast(self.target.weight):
             branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
             with torch.no_grad():
                 inputs = self.inputs(self.clips, index, branches)
@@ -89,7 +89,7 @@ class AdapterTraining(nn.Module):
             def saying(index: Index, branches: Branches) -> Said:
                 return self.said(adapter(own_inputs(adapter, self.inputs(clips, index, branches))), branches)
 
-            return agreement_of(self.target.device, saying, answers, self.packed)
+            return agreement_of(self.target.weight, saying, answers, self.packed)
 
         self.eval()
         found = {name: of(adapter) for name, adapter in self.each()}
@@ -104,10 +104,11 @@ class AdapterTraining(nn.Module):
         self.eval()
         for number, known in sorted(answers.items()):
             index, branches = np.array([number]), [known[: self.packed]]
-            inputs, (own, counts) = self.inputs(clips, index, branches), self.wanted(clips, index, branches)
-            wanted.append(own[counts])
-            for name, adapter in self.each():
-                written.setdefault(name, []).append(adapter(own_inputs(adapter, inputs))[counts])
+            with autocast(self.target.weight):
+                inputs, (own, counts) = self.inputs(clips, index, branches), self.wanted(clips, index, branches)
+                wanted.append(own[counts])
+                for name, adapter in self.each():
+                    written.setdefault(name, []).append(adapter(own_inputs(adapter, inputs))[counts])
         self.train()
         theirs = wanted[apart:] + wanted[:apart]
         lengths = [min(len(rows), len(others)) for rows, others in zip(wanted, theirs, strict=True)]

@@ -47,6 +47,10 @@ class PackerTraining(AnswerTraining):
         super().__init__(clips, answers, packed)
         self.target, self.packer = target, packer
 
+    @property
+    def weight(self) -> Tensor:
+        return self.target.weight
+
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         return self.target.reads(self.rows(clips, index), branches)
 
