@@ -85,7 +85,8 @@ class DistilledTraining(AnswerTraining):
         packed: int,
     ) -> None:
         super().__init__(clips, answers, packed)
-        self.model, self.before = model.train().requires_grad_(True), before
+        # Late steps are too small for the bfloat16 that the pair may be in.
+        self.model, self.before = model.float().train().requires_grad_(True), before
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         hidden, packed = event_reads(self.model, self.before, clips, index, branches)

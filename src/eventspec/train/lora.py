@@ -74,6 +74,9 @@ class LowRankTraining(AnswerTraining):
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=UPDATED)
         self.updates = LoraModel(drafter.model, config, NAME)
         self.drafter = drafter
+        for parameter in self.parameters():
+            if parameter.requires_grad:  # late steps are too small for the bfloat16 that the drafter may be in
+                parameter.data = parameter.data.float()
 
     @property
     def learned(self) -> int:
@@ -85,10 +88,10 @@ class LowRankTraining(AnswerTraining):
         return said_of(self.drafter.model.language.logits(hidden), packed, as_read(branches))
 
     def merged(self) -> EventGpt:
-        """The event drafter with its updates in its weights, on the CPU; this training is over then."""
-        model = self.updates.merge_and_unload()
+        """The event drafter with its updates in its weights, fp32, on the CPU; this training is over then."""
+        model = self.updates.to("cpu", torch.float32).merge_and_unload()
         assert isinstance(model, EventGpt)
-        return model.to("cpu").eval()
+        return model.eval()
 
 
 def train(
