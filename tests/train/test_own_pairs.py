@@ -16,17 +16,22 @@ from typing import Any
 import pytest
 import torch
 
+from eventspec.align.acceptance import Calibrated
 from eventspec.ask import generate
 from eventspec.cli import run
 from eventspec.core import BadInput
 from eventspec.pairs import load_pair
 from eventspec.pairs.inventory import offers
 from eventspec.pairs.pair_file import PairFile
+from eventspec.pairs.trained import ACCEPTANCE
 from eventspec.recordings import Recording
+from eventspec.recordings.qa import Question
 from eventspec.scenes.writer import write_scenes
+from eventspec.train.adapters import even
 from eventspec.train.adapting import on_grid, same_text
 from eventspec.train.data import Branch, pack
-from eventspec.train.material import same_beginnings
+from eventspec.train.material import _told, same_beginnings
+from eventspec.train.workspace import Example
 
 GOLDENS = Path(__file__).parents[2].parent / "shared/goldens"
 HERE = pytest.mark.skipif(not GOLDENS.exists(), reason="the goldens are not beside this checkout")
@@ -195,6 +200,29 @@ def test_a_pair_of_checkpoints_wants_questions_before_anything_is_loaded(
 
 
 @HERE
+def test_where_there_is_one_recording_figures_say_that_it_was_learned_from(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing is calibrated on it: its answers are known by heart. Of windows the recording is the same one."""
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    row = json.loads((place / "scenes/qa.jsonl").read_text().splitlines()[0])
+    row["recording"] = str(place / "scenes" / row["recording"])
+    windows: list[list[int | None]] = [[None, 300_000], [300_000, 600_000], [600_000, None]]
+    questions = tmp_path / "one.jsonl"
+    questions.write_text("".join(json.dumps({**row, "window": window}) + "\n" for window in windows))
+    given = ("--pair", place / "pair", "--questions", questions, "--work", tmp_path / "work", "--preset", "smoke", "--json")
+    few = (*given, "--max-new-tokens", "12", "--out")
+    linear = ("train", "adapter", "--kind", "linear", "--phase", "alignment")
+    found = told(capsys, *linear, *few, tmp_path / "rows")["calibration"]["linear"]
+    assert found["learned_from_judged"]
+    assert "learned from the only recording there is" in found["not_calibrated"]
+    kept = Calibrated.load(tmp_path / "rows/pair/adapters/linear" / ACCEPTANCE)
+    assert kept.few(0.4) == "0 calibration recordings are too few for a risk of 0.4: 2 are needed at least"
+    for training in (("prior",), ("packer",)):
+        assert told(capsys, "train", *training, *few, tmp_path / training[0])["learned_from_judged"]
+
+
+@HERE
 @pytest.mark.long
 @pytest.mark.parametrize("after", [3.0, 6.0, 9.0])
 def test_a_training_that_is_killed_goes_on(after: float, place: Path, trained: Path, tmp_path: Path) -> None:
@@ -275,6 +303,14 @@ def test_a_grid_is_laid_on_another(count: int, wanted: int) -> None:
     assert (grid[0].diff() > 0).all()
     if count == wanted:
         assert made is rows
+
+
+def test_windows_of_one_recording_are_one_recording(tmp_path: Path) -> None:
+    """To calibrations, which count recordings, and take every other one."""
+    asked = [Question("", Path(name), "?", "", window=(at, at + 10)) for name in ("a", "b/../a", "b") for at in range(3)]
+    told = _told([Example(question, (1, 2, 3)) for question in asked], tmp_path, (None, None), None, ())
+    assert [told.recording(number) for number in sorted(told.answers)] == [0] * 6 + [1] * 3
+    assert list(even(told, told.answers)) == list(range(6))
 
 
 def test_an_event_model_is_wanted_by_name() -> None:

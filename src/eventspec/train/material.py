@@ -46,11 +46,13 @@ Asked = Callable[[int], tuple[Media, list[str]]]
 
 @dataclass(frozen=True)
 class Told:
-    """Recordings by number as the towers see them, what the target answered to questions about each, and how to ask again."""
+    """Recordings by number as the towers see them, what the target answered to questions about each, and how to ask again.
+    `recording`: which one a number is of, from 0 on, where several are windows of one."""
 
     source: PixelSource
     answers: dict[int, list[Branch]]
     asked: Asked
+    recording: Callable[[int], int] = int
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,11 @@ class Material:
     @property
     def target(self) -> VideoLlava:
         return self.models.target
+
+    @property
+    def learned_from_judged(self) -> bool:
+        """Whether what is measured on is what is learned from: there is one recording only."""
+        return self.learned is self.judged
 
     def fitting(self, stage: Stage, processes: Processes = ALONE) -> Stage:
         """A stage whose batches a user's recordings suffice for; rendered clips always do."""
@@ -183,7 +190,10 @@ def material_of_questions(
         models, tokens, text = models_of(pair), pair.tokens, pair.parts.text_ids
         frames = None if isinstance(models.own_target, str) else pair.parts.frame_encoder
     spaces = () if drafting is None else (tokens, drafting.tokens)
-    learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in apart(examples))
+    kept = apart(examples)
+    learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in kept)
+    if kept[0] is kept[1]:
+        judged = learned
     question = examples[0].question.question
     before, known = [] if text is None else text(question)[0], [] if events is None else events.text(question)[0]
     return Material(models, before, learned, judged, known)
@@ -242,7 +252,9 @@ def _told(
         made = Branch(asked, list(example.answer), example.top_ids, example.top_logs, own, read)
         answers.setdefault(number, []).append(made)
         texts.setdefault(number, []).append(text)
-    return Told(source, answers, lambda number: (source.media(number), texts[number]))
+    of = [question.recording.resolve() for question in source.asked]
+    place = {recording: number for number, recording in enumerate(dict.fromkeys(of))}
+    return Told(source, answers, lambda number: (source.media(number), texts[number]), lambda number: place[of[number]])
 
 
 def _known(example: Example, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -98,6 +98,7 @@ def train(
     if not processes.first:
         return out / "pair"
     figures = {"before": before, "calibration": calibration.note({"step": -1})}
+    figures |= {"learned_from_judged": material.learned_from_judged}
     return export(material.file, packer, target.to("cpu").eval(), out, figures)
 
 
