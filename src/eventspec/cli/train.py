@@ -234,6 +234,9 @@ def mixture(
         f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
         for name, own in {**figures["before"], "mixture": figures["after"]}.items()
     ]
+    if figures["learned_from"] and not learning.as_json:
+        more = several(figures["learned_from"], "question is", "questions are")
+        options.print_notes([f"what is held out was too little: {more} about recordings that other trainings learn from"])
     use = f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"
     options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
 

@@ -186,15 +186,14 @@ def material_of_questions(
         with processes.first_ahead():
             begin(models_of(pair))
 
-    with answers_of_target(file, preset, given, report, processes, checked) as (pair, examples):
+    with answers_of_target(file, preset, given, report, processes, checked) as (pair, kept):
         models, tokens, text = models_of(pair), pair.tokens, pair.parts.text_ids
         frames = None if isinstance(models.own_target, str) else pair.parts.frame_encoder
     spaces = () if drafting is None else (tokens, drafting.tokens)
-    kept = apart(examples)
     learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in kept)
     if kept[0] is kept[1]:
         judged = learned
-    question = examples[0].question.question
+    question = kept[0][0].question.question
     before, known = [] if text is None else text(question)[0], [] if events is None else events.text(question)[0]
     return Material(models, before, learned, judged, known)
 
@@ -207,14 +206,14 @@ def answers_of_target(
     report: Report,
     processes: Processes = ALONE,
     begin: Callable[[Pair], None] = lambda pair: None,
-) -> Iterator[tuple[Pair, list[Example]]]:
-    """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given; `begin`
-    is told the pair before hours are spent on that."""
+) -> Iterator[tuple[Pair, tuple[list[Example], list[Example]]]]:
+    """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given, as
+    `apart`; `begin` is told the pair before hours are spent on that."""
     asked = given.asked(ASKED * (preset.answered + preset.held_out))
     with load_pair(file.folder, "one", fit=False, method=BASELINE) as pair:
         begin(pair)
         answers = Answers(given.work, fingerprint(pair.parts.ends), given.longest, processes.rank)
-        yield pair, target_answers(pair, given.questions, asked, answers, report, processes)
+        yield pair, apart(target_answers(pair, given.questions, asked, answers, report, processes), asked)
 
 
 def _event_model(file: PairFile) -> VisionLanguage | None:

@@ -80,7 +80,7 @@ def train(
     )
     with processes.first_ahead():
         note_run(out, what)  # not before: a question that was refused may be mended
-    learned, judged = apart(answers)
+    learned, judged = apart(answers, asked)
     used = tuple(sorted({token for example in learned for token in example.answer}))
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
     torch.manual_seed(1 + processes.rank)

@@ -17,7 +17,6 @@ from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.material import answers_of_target, every_question, material_of
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
-from eventspec.train.workspace import apart
 
 NAME = "prior"
 FIGURES = "prior-report.json"
@@ -47,9 +46,8 @@ def train(
     learned: Texts
     judged: Texts
     if file.load is not None and given is not None:
-        with answers_of_target(file, preset, given, report, processes) as (_, examples):
-            kept = apart(examples)
-        alike = kept[0] is kept[1]
+        with answers_of_target(file, preset, given, report, processes) as (_, kept):
+            alike = kept[0] is kept[1]
         learned, judged = ([(example.question.question, example.answer) for example in part] for part in kept)
     else:
         material = material_of(pair, preset, out, report, given, workers, processes)

@@ -3,7 +3,7 @@ tokens at every place, one JSON object a line. What is there is not asked again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,16 @@ def _said(context: RecordingContext, question: str, longest: int) -> Said:
     return answer, ids.tolist(), [[round(log, 4) for log in row] for row in logs.tolist()]
 
 
-def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
-    """Those to learn from, and those of other recordings to measure on; the same where there is one recording only."""
-    recordings = list(dict.fromkeys(example.question.recording for example in answers))
-    kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
-    judged = [example for example in answers if example.question.recording in kept]
-    if not judged:
-        return answers, answers
-    return [example for example in answers if example.question.recording not in kept], judged
+def held_out(asked: Iterable[Question]) -> frozenset[Path]:
+    """The recordings, resolved, that every training on these questions, or on the first of them, keeps back to measure on; none
+    where there is one only."""
+    recordings = list(dict.fromkeys(question.recording.resolve() for question in asked))
+    return frozenset(recordings[:: max(2, min(JUDGED, len(recordings)))] if len(recordings) > 1 else ())
+
+
+def apart(answers: list[Example], asked: Iterable[Question]) -> tuple[list[Example], list[Example]]:
+    """Of the answers to the questions that were `asked`, those to learn from, and those about recordings that are `held_out`;
+    the same where one of both is empty."""
+    kept = held_out(asked)
+    parts = [[one for one in answers if (one.question.recording.resolve() in kept) == judged] for judged in (False, True)]
+    return (parts[0], parts[1]) if all(parts) else (answers, answers)
