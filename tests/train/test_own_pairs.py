@@ -101,6 +101,8 @@ def test_a_trained_pair_has_every_method_and_each_lossless_one_gives_the_baselin
     assert sum(path.stat().st_size for path in (trained / "pair.toml",)) < 20_000
     lacking = {offer.name: offer.missing for offer in offers(file) if not offer.available}
     assert list(lacking) == ["specvlm"]
+    assert len(file.learned) == 2, "the first of three recordings is kept back"
+    assert set(file.learned.values()) == {"prior, adapters, packer, lora, drafter, heads"}
     assert "train heads" in str(lacking["specvlm"])
     recording = Recording.open("example:street")
     with load_pair(trained, "one", fit=False) as pair:

@@ -38,6 +38,7 @@ from eventspec.train.material import Material, Models, Told, every_question, mat
 from eventspec.train.models import initialise
 from eventspec.train.names import PHASES, Given, check_phases
 from eventspec.train.processes import ALONE, Processes
+from eventspec.train.recorded import Recorded
 
 JudgedAnswer = tuple[int, tuple[float, ...], bool]
 """The number of a recording, one for all windows of it, the features of an answer from events about it, and whether it is the
@@ -207,6 +208,9 @@ def calibrate(pair: Path, name: str, material: Material, report: Report) -> None
     where all were learned from: an adapter that knows answers by heart says nothing of another recording."""
     learned = material.learned_from_judged
     why = save_calibrated([] if learned else list(_from_events(pair, name, material.judged, report)), pair / "adapters" / name)
+    if why is None and isinstance(material.judged.source, Recorded):
+        calibrated = (question.recording for question in material.judged.source.asked)
+        PairFile.read(pair).having_learned("skip-encode", calibrated).write()
     if why is not None:
         figures = read_json(pair / FIGURES)
         figures["calibration"][name]["not_calibrated"] = NONE_APART if learned else why

@@ -187,15 +187,16 @@ def material_of_questions(
             begin(models_of(pair))
 
     with answers_of_target(file, preset, given, report, processes, checked) as (pair, kept):
-        models, tokens, text = models_of(pair), pair.tokens, pair.parts.text_ids
+        known = file.having_learned(preset.stage.name, (example.question.recording for example in kept[0]))
+        models, tokens, text = replace(models_of(pair), file=known), pair.tokens, pair.parts.text_ids
         frames = None if isinstance(models.own_target, str) else pair.parts.frame_encoder
     spaces = () if drafting is None else (tokens, drafting.tokens)
     learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in kept)
     if kept[0] is kept[1]:
         judged = learned
     question = kept[0][0].question.question
-    before, known = [] if text is None else text(question)[0], [] if events is None else events.text(question)[0]
-    return Material(models, before, learned, judged, known)
+    before, theirs = [] if text is None else text(question)[0], [] if events is None else events.text(question)[0]
+    return Material(models, before, learned, judged, theirs)
 
 
 @contextmanager

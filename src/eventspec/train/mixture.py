@@ -199,6 +199,8 @@ def train(where: str, preset: str, out: Path, report: Report, given: Given | Non
         whole = fitted(rows)
         rounds = rounds_of(pair, whole, list(islice(asked(), 0, count, AGAIN)), report)
     learned = 0 if given is None else len({row.question for row in rows if row.question >= apart})
+    if file.load is not None:
+        file = file.having_learned("mixture", (questions[number].recording for number in {row.question for row in rows}))
     half = fitted(rows[::2], LEAST // 4)
     others = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = {"questions": count, "learned_from": learned, **report_of(half, others)}
