@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,29 @@ def test_only_what_trainings_keep_back(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds 1 recording that trainings keep back: two are needed"):
         (tmp_path / "few").mkdir()
         gaps.measure(made(tmp_path / "few", recordings=2), {}, True)
+
+
+def test_the_control_of_a_window_shares_no_moment_with_it(tmp_path: Path) -> None:
+    """Here the next window is the same scene, and the control of it would look as good as what is measured."""
+    states = made(tmp_path, recordings=4)
+    windows = [(0, 300), (10, 310), (400, 700), (410, 710)]
+    entries = [replace(one, name="drive", window=window) for one, window in zip(states.recordings, windows, strict=True)]
+    same = np.concatenate([states.rows(place - place % 2, "rows.drafter") for place in range(4)])
+    seen = [same[at : at + VISUAL] for at in range(0, len(same), VISUAL)]
+    rows = {"rows.drafter": seen, "rows.target": seen}
+    windowed = replace(states, recordings=tuple(entries))
+    whole = States.rows
+
+    class Alike(States):
+        def rows(self, place: int, array: str) -> Any:
+            return rows[array][place] if array in rows else whole(self, place, array)
+
+    found = gaps.measure(Alike(windowed.folder, windowed.about, windowed.recordings), {}, False)
+    assert arm(found, "rows")["cosine"] > 0.99
+    assert arm(found, "rows", control=True)["cosine"] < 0.9
+    entries = [replace(one, window=(at, at + 300)) for at, one in enumerate(entries)]
+    with pytest.raises(BadInput, match="the control is the events of another recording"):
+        gaps.measure(replace(states, recordings=tuple(entries)), {}, False)
 
 
 def test_an_adapter_of_other_models_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from eventspec.files import write_whole
 from eventspec.pairs.names import folder_named
 from eventspec.pairs.pair_file import NAME, PairFile
 from eventspec.pairs.trained import load_adapter_between
+from eventspec.train.features import beside
 from eventspec.train.states import LAYERS, VISUAL, States
 
 MOST_RECORDINGS = 100
@@ -74,17 +75,19 @@ def adapters_of(states: States, named: Sequence[str]) -> dict[str, Adapter]:
 
 def measure(states: States, adapters: Mapping[str, Adapter], held_out: bool, report: Report = lambda share: None) -> Row:
     """The figures of all layers, as docs/schemas/bench-gaps.json has them. held_out: of recordings alone that trainings on the
-    same questions keep back. BadInput for fewer than two."""
+    same questions keep back. BadInput for fewer than two, and where none is apart from one."""
     chosen = [place for place, one in enumerate(states.recordings) if one.held_out or not held_out]
     if len(chosen) < 2:
         kept = " that trainings keep back" if held_out else ""
         raise BadInput(f"{states.folder} holds {several(len(chosen), 'recording')}{kept}: two are needed, one is the control")
     places = [chosen[at] for at in np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_RECORDINGS)).astype(int)]
-    arms, beside = [(layer, *arm) for layer in LAYERS for arm in _arms(layer, adapters)], _beside(states, places)
+    arms = [(layer, *arm) for layer in LAYERS for arm in _arms(layer, adapters)]
+    others = beside([(states.recordings[place].name, states.recordings[place].window) for place in places])
+    control_of = {place: places[other] for place, other in zip(places, others, strict=True)}
     rows, layers = list[Row](), dict[str, Row]()
     for done, (layer, name, control) in enumerate(arms):
         report(done / len(arms))
-        read = _reader(states, layer, None if name is None else adapters[name], beside if control else None)
+        read = _reader(states, layer, None if name is None else adapters[name], control_of if control else None)
         sides = _sides(states, layer, places, read)
         rows.append({"layer": layer, "adapter": name, "control": control, **_figures(sides)})
         if layer not in layers:
@@ -100,16 +103,6 @@ def _arms(layer: str, adapters: Mapping[str, Adapter]) -> Iterator[tuple[str | N
     """Adapters to a layer by name, None before any; and whether the events are another clip's."""
     for name in (None, *(name for name, one in adapters.items() if WRITES.get(layer) == one.config.output)):
         yield from ((name, False), (name, True))
-
-
-def _beside(states: States, places: Sequence[int]) -> dict[int, int]:
-    """For every recording that is measured the next one, of another name where there are several."""
-    found, several = dict[int, int](), len({states.recordings[place].name for place in places}) > 1
-    for at, place in enumerate(places):
-        later = [*places[at + 1 :], *places[:at]]
-        others = (one for one in later if not several or states.recordings[one].name != states.recordings[place].name)
-        found[place] = next(others)
-    return found
 
 
 def _reader(states: States, layer: str, adapter: Adapter | None, beside: Mapping[int, int] | None) -> Callable[[int], Array]:
