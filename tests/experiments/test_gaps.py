@@ -89,7 +89,9 @@ def test_what_is_alike_is_found_and_another_clips_is_not(tmp_path: Path) -> None
     x, y = (np.concatenate([states.rows(place, f"rows.{role}") for place in range(8)]) for role in ("drafter", "target"))
     own = arm(found, "rows")
     assert own["cosine"] == pytest.approx(definitions.cosine(x, y))
-    assert own["mmd"] == pytest.approx(definitions.mmd(x, y)), "all rows are taken where they are few"
+    assert own["mmd"] == pytest.approx(definitions.mmd(x, y, definitions.median_distance(y, y))), (
+        "all rows are taken where they are few"
+    )
     shifted = [states.rows((place + 1) % 8, "rows.drafter") for place in range(8)]
     assert arm(found, "rows", control=True)["cosine"] == pytest.approx(definitions.cosine(np.concatenate(shifted), y))
     same, control = (
@@ -177,6 +179,38 @@ def test_the_control_of_a_window_shares_no_moment_with_it(tmp_path: Path) -> Non
     entries = [replace(one, window=(at, at + 300)) for at, one in enumerate(entries)]
     with pytest.raises(BadInput, match="the control is the events of another recording"):
         gaps.measure(replace(states, recordings=tuple(entries)), {}, False)
+
+
+def test_one_ruler_measures_all_arms_of_a_layer(tmp_path: Path) -> None:
+    """A ruler of its own for every arm grows with what it measures: 0.83 at a distance of ten, and 0.81 at three."""
+    states = made(tmp_path)
+    sides = gaps._sides(states, "rows", list(range(8)), gaps._reader(states, "rows", None, None))
+    every, found = np.ones(len(sides.groups), bool), dict[float, float]()
+    for far in (10.0, 3.0):
+        shifted = replace(sides, ours=sides.theirs + far / math.sqrt(WIDE))
+        found[far] = gaps._statistics(shifted)["mmd"](every)
+    assert found[10.0] > 1.5 * found[3.0] > 0
+    about = gaps._about(states, "rows", sides)
+    odd = gaps._halves(sides)[0]
+    width = definitions.median_distance(sides.theirs, sides.theirs)
+    assert about["floor"]["mmd"] == pytest.approx(definitions.mmd(sides.theirs[odd], sides.theirs[~odd], width))
+
+
+def test_sets_have_as_many_rows_as_the_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rows are further apart by themselves: sets of one distribution lay below their floor."""
+    sizes, measured = list[tuple[int, int]](), definitions.sliced_wasserstein
+
+    def sliced(a: Any, b: Any) -> float:
+        sizes.append((len(a), len(b)))
+        return measured(a, b)
+
+    monkeypatch.setattr(definitions, "sliced_wasserstein", sliced)
+    states = made(tmp_path)
+    sides = gaps._sides(states, "last", list(range(8)), gaps._reader(states, "last", None, None))
+    gaps._statistics(sides)["sliced_wasserstein"](np.ones(len(sides.groups), bool))
+    about = gaps._about(states, "last", sides)
+    assert sizes == [(4 * TEXT, 4 * TEXT)] * 2
+    assert about["rows"]["floor"] == about["rows"]["matched"] == 4 * TEXT
 
 
 def test_an_adapter_of_other_models_is_refused(tmp_path: Path) -> None:

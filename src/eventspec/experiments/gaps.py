@@ -190,15 +190,29 @@ def _within(interval: list[float] | None) -> list[float] | None:
 
 def _statistics(sides: Sides) -> dict[str, Callable[[Array], float]]:
     """What gives a gap between sets of the pairs of rows that a mask keeps, by its name."""
-    x, y = sides.ours, sides.theirs
+    x, y, width = sides.ours, sides.theirs, _ruler(sides)
     found: dict[str, Callable[[Array], float]] = {"linear_cka": lambda kept: gaps.linear_cka(x[kept], y[kept])}
     if sides.sums:
-        # The bandwidth is that of all rows: it is the ruler, not what is measured.
-        width, matched = gaps.median_distance(x, y) or None, _evenly(len(x), MATCHED)
+        # Fewer rows lie further apart along any direction: as many as the floor has.
+        half = _halves(sides)[1]
+        sliced, matched = (_evenly(len(x), most) for most in (half or len(x), min(half or len(x), MATCHED)))
         found["mmd"] = lambda kept: gaps.mmd(x[kept], y[kept], width)
-        found["sliced_wasserstein"] = lambda kept: gaps.sliced_wasserstein(x[kept], y[kept])
+        found["sliced_wasserstein"] = lambda kept: gaps.sliced_wasserstein(x[kept & sliced], y[kept & sliced])
         found["wasserstein"] = lambda kept: gaps.wasserstein(x[kept & matched], y[kept & matched])
     return found
+
+
+def _ruler(sides: Sides) -> float | None:
+    """The bandwidth of a layer: that of the target's rows, for all arms and the floor. None where they are all the same."""
+    return gaps.median_distance(sides.theirs, sides.theirs) or None
+
+
+def _halves(sides: Sides) -> tuple[Array, int]:
+    """Which rows are of every other recording, bool [N], and how many there are of both kinds: 0 for fewer than two."""
+    names = list(dict.fromkeys(sides.groups))
+    odd = np.array([names.index(group) % 2 == 1 for group in sides.groups])
+    half = min(int(odd.sum()), int((~odd).sum()))
+    return odd, half if half > 1 else 0
 
 
 def _evenly(count: int, most: int) -> Array:
@@ -211,17 +225,20 @@ def _evenly(count: int, most: int) -> Array:
 def _about(states: States, layer: str, sides: Sides) -> Row:
     """How many rows were compared, how wide they are, and the least that gaps between sets can be: those between the target's
     own rows of every other recording and of the rest."""
-    names = list(dict.fromkeys(sides.groups))
-    odd = np.array([names.index(group) % 2 == 1 for group in sides.groups])
-    half = min(int(odd.sum()), int((~odd).sum()))
+    odd, half = _halves(sides)
     one, other = (sides.theirs[kept][_evenly(int(kept.sum()), half)] for kept in (odd, ~odd))
     floor: dict[str, float] | None = None
-    if half > 1:
+    if half:
         matched = _evenly(half, MATCHED)
-        floor = {"mmd": gaps.mmd(one, other), "sliced_wasserstein": gaps.sliced_wasserstein(one, other)}
+        floor = {"mmd": gaps.mmd(one, other, _ruler(sides)), "sliced_wasserstein": gaps.sliced_wasserstein(one, other)}
         floor["wasserstein"] = gaps.wasserstein(one[matched], other[matched])
     widths = {role: states.width(f"{layer}.{role}") for role in ("drafter", "target")}
-    sampled = {"pairs": sum(sides.counts), "sets": len(sides.groups), "matched": min(len(sides.groups), MATCHED), "floor": half}
+    sampled = {
+        "pairs": sum(sides.counts),
+        "sets": len(sides.groups),
+        "matched": min(half or len(sides.groups), MATCHED),
+        "floor": half,
+    }
     return {"widths": widths, "rows": sampled, "floor": floor}
 
 
