@@ -169,14 +169,13 @@ def _figures(sides: Sides) -> Row:
     if not sides.sums:
         widths = f"the event model's rows have {sides.ours.shape[1]} columns, the target's {sides.theirs.shape[1]}"
         why = f"{widths}: they have no space in common but through an adapter"
-        missing |= dict.fromkeys(("cosine", "l2", "above", *BY_SET), why)
-    found |= {"classifier": None, "classifier_on": "rows" if sides.sums else "similarities"}
-    ends["classifier"] = None
-    if len(set(sides.groups)) > 1:
+        missing |= dict.fromkeys(("cosine", "l2", "above", *BY_SET, "classifier"), why)
+    found["classifier"] = ends["classifier"] = None
+    if sides.sums and len(set(sides.groups)) > 1:
         right = gaps.classified(sides.ours, sides.theirs, sides.groups)
         found["classifier"] = float(right.mean())
         ends["classifier"] = _within(ratio_interval(right.tolist(), [1.0] * len(right), sides.groups * 2))
-    else:
+    elif sides.sums:
         missing["classifier"] = "all windows are of one recording: there is no other one to judge it by"
     if len(set(sides.of)) < FEWEST:
         missing["intervals"] = f"{several(len(set(sides.of)), 'recording')}: an interval takes {FEWEST} at least"
