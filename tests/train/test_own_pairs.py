@@ -280,6 +280,12 @@ def test_beginnings_that_both_tokenizers_have_are_found() -> None:
     # ab|c|de|end against a|bc|d|e|end: after "ab" the other has read "a" or "abc".
     assert same_beginnings(spaces, [0, 1, 2, 3], [0, 1, 3, 4, 5]) == [0, -1, 2, 4]
     assert same_beginnings((), [0, 1], [0, 1]) is None
+    # An answer that was cut off, ab|c|nothing against a|bc: after "abc" the other has no row any more, the next branch begins.
+    read = same_beginnings(spaces, [0, 1, 3], [0, 1])
+    assert read == [0, -1, -1]
+    cut = Branch([9, 8], [0, 1, 3], own=Branch([5, 5, 5], [0, 1]), read=read)
+    places, known = same_text([[cut]])
+    assert int(places[known].max()) < len([5, 5, 5]) + len([0, 1]) - 1
 
 
 def test_rows_are_paired_where_both_have_read_the_same() -> None:

@@ -286,11 +286,11 @@ def same_beginnings(
     spaces: tuple[TokenSpace, TokenSpace] | tuple[()], answer: Sequence[int], own: Sequence[int]
 ) -> list[int] | None:
     """As `Branch.read`, of an answer in the ids of the target and in those of the event model; where several of its beginnings
-    spell the same (an end of text spells nothing), the fewest."""
+    spell the same (an end of text spells nothing), the fewest; after all of its own the event model says nothing more: -1."""
     if not spaces:
         return None
     ours, theirs = (space.vocabulary for space in spaces)
-    ends, lengths = dict[int, int](), accumulate((len(theirs.spell([token])) for token in own), initial=0)
+    ends, lengths = dict[int, int](), accumulate((len(theirs.spell([token])) for token in own[:-1]), initial=0)
     for count, length in enumerate(lengths):
         ends.setdefault(length, count)
     before = accumulate((len(ours.spell([token])) for token in answer[:-1]), initial=0)
