@@ -98,8 +98,8 @@ def train(
     configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in wanted.kinds]
     adapters = {name_of(config.kind, output): initialise(Adapter(config)) for config in configs}
     torch.manual_seed(1 + processes.rank)
-    for model in (target, drafter):
-        model.to(processes.device)
+    for model, device in zip((target, drafter), material.devices(processes), strict=True):
+        model.to(device)
     frozen, events = FrozenTarget(target, material.before), FrozenDrafter(drafter, material.drafter_before)
     made = FreeRunning if free_running else RowTraining if output == "rows" else FeatureTraining
     training = made(frozen, events, adapters, learned.source, learned.answers, preset.packed, wanted.losses)
@@ -107,7 +107,7 @@ def train(
     if isinstance(training, FreeRunning):
         training.answers = training.pairs(learned.source, learned.answers)
         judged_text = training.pairs(judged.source, judged.answers)
-    training.to(processes.device)
+    training.to(frozen.device)
     log = out / "calibration.jsonl"
     fitting = replace(preset, stage=material.fitting(preset.stage, processes))
     learn(training, fitting, chosen, (judged.source, even(judged, judged_text)), log, report, processes)

@@ -118,7 +118,7 @@ def train(
     model, learned, judged = material.events, material.learned, material.judged
     torch.manual_seed(1 + processes.rank)
     known = learned.source, learned.answers, preset.packed
-    training = DistilledTraining(model, material.drafter_before, *known).to(processes.device)
+    training = DistilledTraining(model, material.drafter_before, *known).to(material.devices(processes)[1])
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / "drafter-calibration.jsonl")
     figures = {"before": calibration.note_first()} if processes.first else {}
     stage = material.fitting(preset.stage, processes)

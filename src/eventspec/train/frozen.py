@@ -124,6 +124,11 @@ class FrozenDrafter:
     def __init__(self, model: EventGpt, before: list[int]) -> None:
         self.model, self.before = model.train().requires_grad_(False), before
 
+    @property
+    def weight(self) -> Tensor:
+        """As `FrozenTarget.weight`."""
+        return self.model.language.embed.weight
+
     def reads(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Packed]:
         """As `event_reads`."""
         return event_reads(self.model, self.before, clips, index, branches)

@@ -117,8 +117,9 @@ def train(
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     drafter, learned, judged = material.events, material.learned, material.judged
     torch.manual_seed(0)
-    events = FrozenDrafter(drafter.to(processes.device), material.drafter_before)
-    training = LowRankTraining(events, rank, learned.source, learned.answers, preset.packed).to(processes.device)
+    device = material.devices(processes)[1]
+    events = FrozenDrafter(drafter.to(device), material.drafter_before)
+    training = LowRankTraining(events, rank, learned.source, learned.answers, preset.packed).to(device)
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / f"{NAME}-calibration.jsonl")
     figures = {"before": calibration.note_first()} if processes.first else {}
     stage = material.fitting(preset.stage, processes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Media
@@ -106,6 +107,15 @@ class Material:
     def learned_from_judged(self) -> bool:
         """Whether what is measured on is what is learned from: there is one recording only."""
         return self.learned is self.judged
+
+    def devices(self, processes: Processes = ALONE) -> tuple[torch.device, torch.device]:
+        """Where the target and the event model learn: where a pair of checkpoints says that they are, if it does; of several
+        processes each has one device for both."""
+        known = self.file.load or {}
+        if processes.count > 1 or not {"device", "drafter_device"} & known.keys():
+            return processes.device, processes.device
+        target = known.get("device", "cpu")
+        return torch.device(target), torch.device(known.get("drafter_device", target))
 
     def fitting(self, stage: Stage, processes: Processes = ALONE) -> Stage:
         """A stage whose batches a user's recordings suffice for; rendered clips always do."""

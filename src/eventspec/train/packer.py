@@ -85,7 +85,7 @@ def train(
     torch.manual_seed(0)
     initialise(packer).begin_as(target)
     torch.manual_seed(1 + processes.rank)
-    target.to(processes.device)
+    target.to(material.devices(processes)[0])
     frozen = FrozenTarget(target, material.before)
     training = PackerTraining(frozen, packer, learned.source, learned.answers, preset.packed).to(frozen.device)
     stage = replace(material.fitting(preset.stage, processes), name=f"packer-{scale}")
