@@ -66,14 +66,14 @@ def test_a_classifier_finds_a_planted_shift_and_nothing_in_one_distribution(rng:
     assert abs(classified(*alike, groups).mean() - 0.5) < 0.2
 
 
-def test_a_classifier_between_widths_sees_geometry_alone(rng: np.random.Generator) -> None:
+def test_a_classifier_reads_pairs_of_one_width_in_two_groups(rng: np.random.Generator) -> None:
+    """Of independent noise in 16 and 24 columns, each row told by its similarities, it named 83 % right: that is no gap."""
     groups = np.repeat(np.arange(25), 20).tolist()
-    turned = 3 * A[:500] @ np.linalg.qr(rng.normal(size=(12, 8)))[0].T + 7
-    assert abs(classified(A[:500], turned, groups).mean() - 0.5) < 0.02, "the same geometry in more columns"
-    assert classified(A[:500], np.repeat(A[:500, :1], 12, axis=1), groups).mean() > 0.6, "a line"
+    with pytest.raises(BadInput, match="wanted as many columns"):
+        classified(rng.normal(size=(500, 16)), rng.normal(size=(500, 24)), groups)
     for wrong in (groups[:-1], [0] * 500):
         with pytest.raises(BadInput, match="groups"):
-            classified(A[:500], turned, wrong)
+            classified(A[:500], A[500:1000], wrong)
 
 
 @pytest.mark.parametrize(("n", "m"), [(70, 31), (64, 64), (49, 7), (997, 1000)])

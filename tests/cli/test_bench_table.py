@@ -81,6 +81,17 @@ def test_controls_and_lossy_methods_stand_apart() -> None:
     assert told[10].split() == ["lossy_one", "2.50x", "2.40", "..", "2.60", "-", "4.20", "2", "of", "9"]
 
 
+@pytest.mark.parametrize(
+    ("where", "says"), [({}, "; --held-out asks about those alone"), ({"held_out": True}, "prior, mixture.")]
+)
+def test_what_was_learned_from_is_told(where: dict[str, bool], says: str) -> None:
+    found = {"n": 9, "recordings": 9, "environment": {"device_plan": "one", **where}, "methods": {"autoregressive": BASE}}
+    told = " ".join(lines({**found, "learned_from": {"questions": 7, "parts": ["prior", "mixture"]}}, 400))
+    assert "7 of 9 questions are about recordings that parts of this pair learned from: prior, mixture" in told
+    assert says in told
+    assert "In-sample" not in " ".join(lines(found, 400))
+
+
 def test_an_interval_says_its_n_or_why_there_is_none() -> None:
     few = {**FIGURES, "speedup_ci95": [None, None]}
     told = " ".join(page(recordings=4, autoregressive=few, eagle=few))

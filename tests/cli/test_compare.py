@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,22 @@ def test_what_cannot_be_written_is_refused_before_models_are_loaded(
         told = capsys.readouterr()
         assert says in told.err and told.err.count("\n") == 1 and not told.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "held.jsonl", "qa.jsonl"]
+
+
+def test_held_out_asks_only_about_what_trainings_keep_back(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = DATA / "clips/street_scene"
+    assert run([*words, "--held-out"]) == 2
+    assert "asks about one recording only, of which trainings keep nothing back" in capsys.readouterr().err
+    for name in "ab":
+        shutil.copytree(clip, tmp_path / name)
+    rows = [{"recording": name, "question": text} for name in "ab" for text in ASKED[:2]]
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert run([*words, "--held-out", "--limit", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["n"], found["recordings"], found["environment"]["held_out"]) == (2, 1, True)
+    assert "learned_from" not in found
 
 
 def test_checkpoint_folders_are_compared_as_generate_asks_them(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def test_what_is_alike_is_found_and_another_clips_is_not(tmp_path: Path) -> None
     x, y = (np.concatenate([states.rows(place, f"rows.{role}") for place in range(8)]) for role in ("drafter", "target"))
     own = arm(found, "rows")
     assert own["cosine"] == pytest.approx(definitions.cosine(x, y))
-    assert own["mmd"] == pytest.approx(definitions.mmd(x, y)), "all rows are taken where they are few"
+    assert own["mmd"] == pytest.approx(definitions.mmd(x, y, definitions.median_distance(y, y))), (
+        "all rows are taken where they are few"
+    )
     shifted = [states.rows((place + 1) % 8, "rows.drafter") for place in range(8)]
     assert arm(found, "rows", control=True)["cosine"] == pytest.approx(definitions.cosine(np.concatenate(shifted), y))
     same, control = (
@@ -130,12 +133,11 @@ def test_after_an_adapter_its_own_inputs_are_read(tmp_path: Path) -> None:
 def test_other_widths_leave_what_needs_no_common_space(tmp_path: Path) -> None:
     found = gaps.measure(made(tmp_path, recordings=4, narrow=5), {}, False)
     row = arm(found, "tower")
-    for name in ("cosine", "l2", *gaps.BY_SET):
+    for name in ("cosine", "l2", *gaps.BY_SET, "classifier"):
         assert row[name] is None and row["intervals"][name] is None
         assert "5 columns, the target's 8" in row["missing"][name]
     assert row["above"] == {"0.8": None, "0.85": None, "0.9": None}
     assert 0 < row["linear_cka"] <= 1
-    assert row["classifier_on"] == "similarities" and 0.4 < row["classifier"] <= 1
     assert "4 recordings: an interval takes 5 at least" in row["missing"]["intervals"]
     assert "too few recordings for intervals" in found["notes"][0]
     lines = lines_of(found)
@@ -153,6 +155,61 @@ def test_only_what_trainings_keep_back(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds 1 recording that trainings keep back: two are needed"):
         (tmp_path / "few").mkdir()
         gaps.measure(made(tmp_path / "few", recordings=2), {}, True)
+
+
+def test_the_control_of_a_window_shares_no_moment_with_it(tmp_path: Path) -> None:
+    """Here the next window is the same scene, and the control of it would look as good as what is measured."""
+    states = made(tmp_path, recordings=4)
+    windows = [(0, 300), (10, 310), (400, 700), (410, 710)]
+    entries = [replace(one, name="drive", window=window) for one, window in zip(states.recordings, windows, strict=True)]
+    same = np.concatenate([states.rows(place - place % 2, "rows.drafter") for place in range(4)])
+    seen = [same[at : at + VISUAL] for at in range(0, len(same), VISUAL)]
+    rows = {"rows.drafter": seen, "rows.target": seen}
+    windowed = replace(states, recordings=tuple(entries))
+    whole = States.rows
+
+    class Alike(States):
+        def rows(self, place: int, array: str) -> Any:
+            return rows[array][place] if array in rows else whole(self, place, array)
+
+    found = gaps.measure(Alike(windowed.folder, windowed.about, windowed.recordings), {}, False)
+    assert arm(found, "rows")["cosine"] > 0.99
+    assert arm(found, "rows", control=True)["cosine"] < 0.9
+    entries = [replace(one, window=(at, at + 300)) for at, one in enumerate(entries)]
+    with pytest.raises(BadInput, match="the control is the events of another recording"):
+        gaps.measure(replace(states, recordings=tuple(entries)), {}, False)
+
+
+def test_one_ruler_measures_all_arms_of_a_layer(tmp_path: Path) -> None:
+    """A ruler of its own for every arm grows with what it measures: 0.83 at a distance of ten, and 0.81 at three."""
+    states = made(tmp_path)
+    sides = gaps._sides(states, "rows", list(range(8)), gaps._reader(states, "rows", None, None))
+    every, found = np.ones(len(sides.groups), bool), dict[float, float]()
+    for far in (10.0, 3.0):
+        shifted = replace(sides, ours=sides.theirs + far / math.sqrt(WIDE))
+        found[far] = gaps._statistics(shifted)["mmd"](every)
+    assert found[10.0] > 1.5 * found[3.0] > 0
+    about = gaps._about(states, "rows", sides)
+    odd = gaps._halves(sides)[0]
+    width = definitions.median_distance(sides.theirs, sides.theirs)
+    assert about["floor"]["mmd"] == pytest.approx(definitions.mmd(sides.theirs[odd], sides.theirs[~odd], width))
+
+
+def test_sets_have_as_many_rows_as_the_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rows are further apart by themselves: sets of one distribution lay below their floor."""
+    sizes, measured = list[tuple[int, int]](), definitions.sliced_wasserstein
+
+    def sliced(a: Any, b: Any) -> float:
+        sizes.append((len(a), len(b)))
+        return measured(a, b)
+
+    monkeypatch.setattr(definitions, "sliced_wasserstein", sliced)
+    states = made(tmp_path)
+    sides = gaps._sides(states, "last", list(range(8)), gaps._reader(states, "last", None, None))
+    gaps._statistics(sides)["sliced_wasserstein"](np.ones(len(sides.groups), bool))
+    about = gaps._about(states, "last", sides)
+    assert sizes == [(4 * TEXT, 4 * TEXT)] * 2
+    assert about["rows"]["floor"] == about["rows"]["matched"] == 4 * TEXT
 
 
 def test_an_adapter_of_other_models_is_refused(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def wrong(words: list[str]) -> str | None:
     if words[0] == "torchrun":
         words = ["eventspec", *words[words.index("eventspec") + 1 :]]
     if words[0] != "eventspec":
-        return None if words[0] in ("source", "python", "git") else f"what is {words[0]}?"
+        return None if words[0] in ("source", "python", "git", "cat") else f"what is {words[0]}?"
     command, path, rest = typer.main.get_command(cli.app), ["eventspec"], words[1:]
     while hasattr(command, "commands"):
         if not rest or rest[0] not in command.commands:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from eventspec.cli import run
+from eventspec.cli import options, run
+from eventspec.cli.bench import _learned_from
 from eventspec.core import BadInput
 from eventspec.pairs.inventory import offers
 from eventspec.pairs.pair_file import PairFile, fingerprint_of, folder_of
+from eventspec.recordings.qa import Question
 from eventspec.train.loop import changed_pair
 
 GOLDENS = Path(__file__).parents[2].parent / "shared/goldens"
@@ -50,6 +52,17 @@ def made(capsys: pytest.CaptureFixture[str], *more: str) -> Path:
 
 
 ASKED = ("generate", "--recording", "example:street", "--prompt", "x", "--max-new-tokens", "4", "--json")
+
+
+def test_it_says_which_parts_learned_from_a_recording(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = PairFile.of_checkpoints(place, place / "target", None, "mine", {})
+    made = made.having_learned("prior", [Path("a"), Path("b/../a")]).having_learned("heads", [Path("a"), Path("b")])
+    made.having_learned("prior", [Path("a")]).write()
+    assert PairFile.read(place).learned == {str(place / "a"): "heads, prior", str(place / "b"): "heads"}
+    asked = [Question("", Path(name), "?", "") for name in ("a", "b", "c", "sub/../a")]
+    models = options.Models(pair=str(place))
+    assert _learned_from(models, asked) == {"learned_from": {"questions": 3, "parts": ["heads", "prior"]}}
+    assert _learned_from(models, asked[2:3]) == _learned_from(options.Models(), asked) == {}
 
 
 def test_it_points_and_copies_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

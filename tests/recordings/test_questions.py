@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from eventspec.core import BadInput, Window
 from eventspec.experiments.arms import Recordings
 from eventspec.recordings import Recording, write_native
-from eventspec.recordings.qa import Question, read_questions
+from eventspec.recordings.qa import Question, another, read_questions
 
 STREET = "example:street"
 SPAN = Recording.open(STREET).span
@@ -27,6 +27,22 @@ def written(folder: Path, *windows: Any, recording: str = STREET, **more: Any) -
     rows = [row if window is ... else {**row, "window": window} for row, window in zip(rows, windows, strict=True)]
     (folder / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / "qa.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "chosen"),
+    [
+        (("a", None), [("a", None), ("b/../a", (0, 9)), ("b", None)], 2),
+        (("a", (0, 300)), [("a", (10, 310)), ("a", (300, 600)), ("b", None)], 2),
+        (("a", (0, 300)), [("a", (10, 310)), ("a", (299, None)), ("a", (300, 600))], 2),
+        (("a", (None, 300)), [("a", (None, 600)), ("a", (300, None))], 1),
+        (("a", (400, None)), [("a", (None, 410)), ("a", (100, 400))], 1),
+        (("a", (0, 300)), [("a", (10, 310)), ("a", None), ("a", (None, 10))], None),
+        (("a", None), [("a", (0, 1))], None),
+    ],
+)
+def test_a_control_is_of_another_recording_or_shares_no_moment(own: Any, others: Any, chosen: int | None) -> None:
+    assert another(own, others) == chosen
 
 
 def test_a_question_sees_its_window_of_events_and_frames(tmp_path: Path) -> None:
@@ -103,7 +119,7 @@ def test_questions_about_one_window_share_it_and_windows_are_shuffled_apart() ->
     opened = Recordings(asked)
     assert opened.real(asked[0]) is opened.real(asked[1])
     assert [opened.frames(question) for question in asked] == [len(opened.real(question).video or ()) for question in asked]
-    assert opened._another(asked[0], opened.asked[1:]) is asked[3], "the second shares a part of the first"
+    assert another(asked[0].seen, [one.seen for one in opened.asked[1:]]) == 1, "the second shares a part of the first"
     other = opened.get(asked[0], "shuffled").events
     real = opened.real(asked[3]).events
     assert other is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import questions
 from eventspec.scenes.writer import as_recording
 from eventspec.train import adapters as recipe
-from eventspec.train import names
+from eventspec.train import adapting, frozen, names
 from eventspec.train.adapting import (
     LOSSES,
     AdapterTraining,
@@ -39,7 +40,10 @@ from eventspec.train.adapting import (
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Clips, Questions
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget, Said
+from eventspec.train.material import Material, Models
 from eventspec.train.models import initialise
+from eventspec.train.processes import Processes
+from eventspec.train.rehearsal import most_in_use
 
 NANO = bundled()["nano"]
 KINDS: dict[Output, tuple[str, ...]] = {"rows": ("linear", "causal", "fused"), "features": ("linear", "fused")}
@@ -149,6 +153,79 @@ def test_gaps_are_those_between_what_is_written_and_wanted(output: Output, spoke
     others = training.gaps(*spoken, apart=1)
     assert set(others) == set(found)
     assert others != found, "what is wanted of another clip lies elsewhere"
+
+
+@pytest.mark.parametrize("output", ["rows", "features"])
+@pytest.mark.parametrize("hardware", [True, False])
+def test_adapters_learn_in_fp32_beside_models_in_bfloat16(
+    hardware: bool, output: Output, spoken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are measured, with or without hardware for bfloat16."""
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: hardware)
+    training = training_of(spoken, output)
+    for model in (training.target.model, training.drafter.model):
+        model.bfloat16()
+    assert set(training.gaps(*spoken)) == set(training.agreement(*spoken)) == set(KINDS[output])
+    for phase in names.PHASES:
+        losses = training.losses(phase, np.array([0, 1]), 0.0)
+        torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum().backward()
+    assert {parameter.dtype for parameter in training.parameters()} == {torch.float32}
+    assert all(parameter.grad is not None for _, adapter in training.each() for parameter in adapter.parameters())
+
+
+@pytest.mark.parametrize("output", ["rows", "features"])
+def test_an_event_model_on_a_device_of_its_own_stays_there(
+    output: Output, spoken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device with shapes and no numbers stands for it: what the adapters read is moved to the target's, nothing else is."""
+    training, moved, real = training_of(spoken, output), list[torch.Size](), torch.Tensor.to
+    training.drafter.model.to("meta")
+
+    def to(tensor: torch.Tensor, *how: Any, **more: Any) -> torch.Tensor:
+        if tensor.is_meta and how == (torch.device("cpu"),):
+            moved.append(tensor.shape)
+            return torch.ones(tensor.shape)
+        return real(tensor, *how, **more)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(adapting, "autocast", lambda beside: nullcontext())
+    monkeypatch.setattr(frozen, "autocast", lambda beside: nullcontext())
+    assert all(torch.isfinite(loss) for loss in training.losses("alignment", np.array([0, 1]), 0.0).values())
+    assert len(moved) == (3 if output == "rows" else 2)
+    assert set(training.gaps(*spoken)) == set(training.agreement(*spoken))
+
+
+@pytest.mark.parametrize(
+    ("load", "count", "places"),
+    [
+        (None, 1, ("cpu", "cpu")),
+        ({}, 1, ("cpu", "cpu")),
+        ({"device": "cuda:0", "drafter_device": "cuda:1"}, 1, ("cuda:0", "cuda:1")),
+        ({"device": "cuda:1"}, 1, ("cuda:1", "cuda:1")),
+        ({"drafter_device": "cuda:0"}, 1, ("cpu", "cuda:0")),
+        ({"device": "cuda:0", "drafter_device": "cuda:1"}, 2, ("cpu", "cpu")),
+    ],
+)
+def test_models_learn_where_the_pair_says_that_they_are(
+    load: dict[str, str] | None, count: int, places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = Processes()
+    monkeypatch.setattr(processes, "count", count)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    none: Any = None
+    material = Material(Models(PairFile(Path("p"), "mine", load=load), none, "none", None), [], none, none)
+    assert tuple(map(str, material.devices(processes))) == places
+
+
+def test_memory_is_that_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, made in (
+        ("is_available", lambda: True),
+        ("device_count", lambda: 2),
+        ("max_memory_allocated", lambda device=0: (3, 7)[device]),
+    ):
+        monkeypatch.setattr(torch.cuda, name, made)
+    assert most_in_use() == 7
 
 
 @pytest.mark.parametrize("loss", ["squared", "cosine", "contrast"])

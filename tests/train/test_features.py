@@ -21,6 +21,7 @@ from eventspec.models.eventgpt import load_eventgpt
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import bundled
 from eventspec.pairs.pair_file import PairFile
+from eventspec.recordings.qa import read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
 from eventspec.train import features
@@ -122,6 +123,25 @@ def test_the_control_of_the_last_recording_has_the_first_ones_events(material: M
     seen = reading.states(2)
     assert not np.allclose(seen["rows.drafter"], first)
     assert np.allclose(reading._seen[0][1][0].numpy(), first)
+
+
+def test_the_control_of_a_window_is_of_another_recording_or_apart(material: Material, tmp_path: Path) -> None:
+    """The next window is nearly the same scene where windows overlap, and of the same recording where there are others."""
+    windows = [("a", (0, 300)), ("a", (10, 310)), ("a", (300, 600))]
+    assert features.beside([*windows, ("b", None)]) == [3, 3, 3, 0]
+    with pytest.raises(BadInput, match=r"a, window \[10, 310\]: the control is the events of another recording"):
+        features.beside(windows)
+    whole = features.subjects_of(material)
+    subjects = [
+        replace(one, name=name, window=window) for one, (name, window) in zip(whole, [*windows[:2], ("b", None)], strict=True)
+    ]
+    reading = features.Reading(material, subjects)
+    reading.states(0)
+    assert list(reading._seen) == [0, 2]
+    rows = [{"recording": "example:street", "question": "?", "window": [at, at + 300_000]} for at in (0, 10_000)]
+    (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(BadInput, match="shares a moment with every other window"):
+        features.check("nano", read_questions(tmp_path / "qa.jsonl"), 0)
 
 
 def test_texts_of_other_ids_are_paired_where_both_have_read_the_same(material: Material) -> None:

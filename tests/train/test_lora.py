@@ -28,7 +28,9 @@ from eventspec.train import frozen
 from eventspec.train import lora as recipe
 from eventspec.train.answers import target_answers
 from eventspec.train.data import Branch, Clips, Questions
+from eventspec.train.drafter import DistilledTraining
 from eventspec.train.frozen import FrozenDrafter
+from eventspec.train.models import autocast
 
 NANO = bundled()["nano"]
 
@@ -65,7 +67,7 @@ def training_of(spoken: Any, rank: int = 4) -> recipe.LowRankTraining:
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "autocast", lambda device: torch.autocast("cpu", enabled=False))
+    monkeypatch.setattr(frozen, "autocast", lambda beside: torch.autocast("cpu", enabled=False))
 
 
 def test_updates_learn_the_drafter_stays_and_merging_changes_nothing(spoken: Any) -> None:
@@ -97,6 +99,33 @@ def test_updates_learn_the_drafter_stays_and_merging_changes_nothing(spoken: Any
 def test_without_a_step_the_drafter_is_the_one_it_was(spoken: Any) -> None:
     merged, own = training_of(spoken).merged(), load_eventgpt(NANO / "drafter")
     assert all(torch.equal(tensor, own.state_dict()[name]) for name, tensor in merged.state_dict().items())
+
+
+def test_what_learns_is_fp32_beside_a_drafter_in_bfloat16(spoken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a ten thousandth of a weight is less than bfloat16 can tell."""
+    monkeypatch.setattr(frozen, "autocast", autocast)
+    before, drafter = Questions.of_pair(NANO).prefix(), load_eventgpt(NANO / "drafter", torch.bfloat16)
+    training = recipe.LowRankTraining(FrozenDrafter(drafter, before), 4, *spoken, 3)
+    learning = [parameter for parameter in training.parameters() if parameter.requires_grad]
+    assert {parameter.dtype for parameter in learning} == {torch.float32}
+    assert training.weight.dtype == torch.bfloat16
+    training.losses(np.array([0]), 0.0)["teacher"].backward()
+    assert any(bool(parameter.grad.any()) for parameter in learning if parameter.grad is not None)
+    with torch.no_grad():
+        for parameter in learning:
+            parameter.fill_(0.003)
+    whole, own = training.merged(), load_eventgpt(NANO / "drafter", torch.bfloat16)
+    name = "language.layers.0.down.weight"
+    added = whole.get_parameter(name) - own.get_parameter(name).float()
+    assert float((added - 2 * 4 * 0.003**2).abs().max()) < 1e-7, "merged in fp32"
+
+
+def test_a_distilled_drafter_learns_in_fp32(spoken: Any) -> None:
+    drafter = load_eventgpt(NANO / "drafter", torch.bfloat16)
+    training = DistilledTraining(drafter, Questions.of_pair(NANO).prefix(), *spoken, 3)
+    assert {parameter.dtype for parameter in training.parameters()} == {torch.float32}
+    training.losses(np.array([0]), 0.0)["teacher"].backward()
+    assert training.model.language.embed.weight.grad is not None
 
 
 def test_the_written_pair_drafts_with_it_and_answers_the_same(spoken: Any, tmp_path: Path) -> None:

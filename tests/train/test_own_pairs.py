@@ -16,19 +16,22 @@ from typing import Any
 import pytest
 import torch
 
+from eventspec.align.acceptance import Calibrated
 from eventspec.ask import generate
 from eventspec.cli import run
 from eventspec.core import BadInput
 from eventspec.pairs import load_pair
 from eventspec.pairs.inventory import offers
 from eventspec.pairs.pair_file import PairFile
+from eventspec.pairs.trained import ACCEPTANCE
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import read_questions
+from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import write_scenes
+from eventspec.train.adapters import even
 from eventspec.train.adapting import on_grid, same_text
 from eventspec.train.data import Branch, pack
-from eventspec.train.material import same_beginnings
-from eventspec.train.workspace import Answers, loading_of, who_answers
+from eventspec.train.material import _told, same_beginnings
+from eventspec.train.workspace import Answers, Example, loading_of, who_answers
 
 GOLDENS = Path(__file__).parents[2].parent / "shared/goldens"
 HERE = pytest.mark.skipif(not GOLDENS.exists(), reason="the goldens are not beside this checkout")
@@ -98,6 +101,8 @@ def test_a_trained_pair_has_every_method_and_each_lossless_one_gives_the_baselin
     assert sum(path.stat().st_size for path in (trained / "pair.toml",)) < 20_000
     lacking = {offer.name: offer.missing for offer in offers(file) if not offer.available}
     assert list(lacking) == ["specvlm"]
+    assert len(file.learned) == 2, "the first of three recordings is kept back"
+    assert set(file.learned.values()) == {"prior, adapters, packer, lora, drafter, heads"}
     assert "train heads" in str(lacking["specvlm"])
     recording = Recording.open("example:street")
     with load_pair(trained, "one", fit=False) as pair:
@@ -234,6 +239,29 @@ def test_a_pair_of_checkpoints_wants_questions_before_anything_is_loaded(
 
 
 @HERE
+def test_where_there_is_one_recording_figures_say_that_it_was_learned_from(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing is calibrated on it: its answers are known by heart. Of windows the recording is the same one."""
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    row = json.loads((place / "scenes/qa.jsonl").read_text().splitlines()[0])
+    row["recording"] = str(place / "scenes" / row["recording"])
+    windows: list[list[int | None]] = [[None, 300_000], [300_000, 600_000], [600_000, None]]
+    questions = tmp_path / "one.jsonl"
+    questions.write_text("".join(json.dumps({**row, "window": window}) + "\n" for window in windows))
+    given = ("--pair", place / "pair", "--questions", questions, "--work", tmp_path / "work", "--preset", "smoke", "--json")
+    few = (*given, "--max-new-tokens", "12", "--out")
+    linear = ("train", "adapter", "--kind", "linear", "--phase", "alignment")
+    found = told(capsys, *linear, *few, tmp_path / "rows")["calibration"]["linear"]
+    assert found["learned_from_judged"]
+    assert "learned from the only recording there is" in found["not_calibrated"]
+    kept = Calibrated.load(tmp_path / "rows/pair/adapters/linear" / ACCEPTANCE)
+    assert kept.few(0.4) == "0 calibration recordings are too few for a risk of 0.4: 2 are needed at least"
+    for training in (("prior",), ("packer",)):
+        assert told(capsys, "train", *training, *few, tmp_path / training[0])["learned_from_judged"]
+
+
+@HERE
 @pytest.mark.long
 @pytest.mark.parametrize("after", [3.0, 6.0, 9.0])
 def test_a_training_that_is_killed_goes_on(after: float, place: Path, trained: Path, tmp_path: Path) -> None:
@@ -289,6 +317,12 @@ def test_beginnings_that_both_tokenizers_have_are_found() -> None:
     # ab|c|de|end against a|bc|d|e|end: after "ab" the other has read "a" or "abc".
     assert same_beginnings(spaces, [0, 1, 2, 3], [0, 1, 3, 4, 5]) == [0, -1, 2, 4]
     assert same_beginnings((), [0, 1], [0, 1]) is None
+    # An answer that was cut off, ab|c|nothing against a|bc: after "abc" the other has no row any more, the next branch begins.
+    read = same_beginnings(spaces, [0, 1, 3], [0, 1])
+    assert read == [0, -1, -1]
+    cut = Branch([9, 8], [0, 1, 3], own=Branch([5, 5, 5], [0, 1]), read=read)
+    places, known = same_text([[cut]])
+    assert int(places[known].max()) < len([5, 5, 5]) + len([0, 1]) - 1
 
 
 def test_rows_are_paired_where_both_have_read_the_same() -> None:
@@ -314,6 +348,14 @@ def test_a_grid_is_laid_on_another(count: int, wanted: int) -> None:
     assert (grid[0].diff() > 0).all()
     if count == wanted:
         assert made is rows
+
+
+def test_windows_of_one_recording_are_one_recording(tmp_path: Path) -> None:
+    """To calibrations, which count recordings, and take every other one."""
+    asked = [Question("", Path(name), "?", "", window=(at, at + 10)) for name in ("a", "b/../a", "b") for at in range(3)]
+    told = _told([Example(question, (1, 2, 3)) for question in asked], tmp_path, (None, None), None, ())
+    assert [told.recording(number) for number in sorted(told.answers)] == [0] * 6 + [1] * 3
+    assert list(even(told, told.answers)) == list(range(6))
 
 
 def test_an_event_model_is_wanted_by_name() -> None:

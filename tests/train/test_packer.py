@@ -68,7 +68,7 @@ class Whole(torch.nn.Module):
 
 
 def test_agreement_is_whole_on_all_rows_and_little_on_none(spoken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "autocast", lambda device: torch.autocast("cpu", enabled=False))
+    monkeypatch.setattr(frozen, "autocast", lambda beside: torch.autocast("cpu", enabled=False))
     training = training_of(spoken)
     training.packer = Whole(training.target.model, 1.0)  # type: ignore[assignment]
     longest = sum(len(branch.answer) for branch in spoken[1][0]) / 3

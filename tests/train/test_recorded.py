@@ -27,7 +27,7 @@ from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
 from eventspec.train.own import RecordedBatches
 from eventspec.train.recorded import Recorded
-from eventspec.train.workspace import Answers, Example, apart, target_answers
+from eventspec.train.workspace import Answers, Example, apart, held_out, target_answers
 
 QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
 LAYERS = (2, 4)
@@ -110,12 +110,23 @@ def test_examples_side_by_side_are_each_alone(name: str) -> None:
 
 def test_what_is_measured_on_was_not_learned_from() -> None:
     examples = [Example(about(Path(f"{number % 5}"), "?"), (1, 2, 3)) for number in range(20)]
-    learned, judged = apart(examples)
+    learned, judged = apart(examples, [example.question for example in examples])
     assert learned
     assert judged
     assert not {example.question.recording for example in learned} & {example.question.recording for example in judged}
     same = [Example(about(Path("one"), "?"), (1, 2, 3))] * 3
-    assert apart(same) == (same, same)
+    assert apart(same, [example.question for example in same]) == (same, same)
+
+
+@pytest.mark.parametrize("limit", [3, 8, 20, 40])
+def test_what_is_kept_back_does_not_depend_on_how_many_are_asked_nor_on_what_is_too_short(limit: int) -> None:
+    asked = [about(Path(f"{number}/../{number}"), "?") for number in range(40)]
+    kept = held_out(asked)
+    assert len(kept) == 5
+    assert held_out(asked[:limit]) == kept & {question.recording.resolve() for question in asked[:limit]}
+    usable = [Example(question, (1, 2, 3)) for question in asked[1:limit]]  # the first one's answer is too short
+    learned, judged = apart(usable, asked[:limit])
+    assert not kept & {example.question.recording.resolve() for example in learned} or judged == learned
 
 
 def test_answers_are_about_windows(tmp_path: Path) -> None:

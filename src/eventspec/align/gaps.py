@@ -18,8 +18,6 @@ Matrix = np.ndarray[Any, np.dtype[np.float64]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 SHARES = (0.8, 0.85, 0.9)
 """Cosines, of which it is counted how many rows lie above."""
-ANCHORS = 64
-"""Rows that others are told by where two models have no width in common."""
 RIDGE = 0.1
 """Weight of a classifier's penalty, in rows."""
 _BLOCK = 1024
@@ -113,12 +111,8 @@ def wasserstein(a: Any, b: Any, order: int = 2) -> float:
 def classified(a: Any, b: Any, groups: Sequence[Hashable], folds: int = 5) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Whether a classifier finds which set each of 2 N rows is from, those of `a` first, bool [2 N]; half of them, where the
     sets do not differ in what is linear. Ridge regression of the set on standardised columns, fitted on other groups of rows
-    than it is judged on: `groups` [N] says which group a pair of rows is of, say its recording, and two are needed.
-
-    Where the columns differ in number the sets lie in no common space. A row is then its cosines with ANCHORS rows of its own
-    model, the same ones in both (Moschella et al. 2023, relative representations), and their squares: that does not see
-    rotations and scales, so it asks for another geometry, not for another place."""
-    x, y = _matrix(a), _matrix(b)
+    than it is judged on: `groups` [N] says which group a pair of rows is of, say its recording, and two are needed."""
+    x, y = _checked(a, b)
     place = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     if not len(x) == len(y) == len(groups) or len(place) < 2:
         raise BadInput(
@@ -128,14 +122,8 @@ def classified(a: Any, b: Any, groups: Sequence[Hashable], folds: int = 5) -> np
     found = np.zeros((2, len(x)), bool)
     for number in np.unique(fold):
         learned, judged = fold != number, fold == number
-        if x.shape[1] == y.shape[1]:
-            one, other = x, y
-        else:
-            among = np.flatnonzero(learned)
-            anchors = among[np.linspace(0, len(among) - 1, min(len(among), ANCHORS)).astype(int)]
-            one, other = (_similarities(rows, learned, anchors) for rows in (x, y))
-        score = _ridge(np.concatenate((one[learned], other[learned])))
-        found[0, judged], found[1, judged] = score(one[judged]) < 0, score(other[judged]) > 0
+        score = _ridge(np.concatenate((x[learned], y[learned])))
+        found[0, judged], found[1, judged] = score(x[judged]) < 0, score(y[judged]) > 0
     return found.ravel()
 
 
@@ -188,15 +176,6 @@ def _squared(x: Matrix, y: Matrix) -> Matrix:
     """Squared distances [N, M]."""
     found: Matrix = np.maximum((x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * (x @ y.T), 0.0)
     return found
-
-
-def _similarities(rows: Matrix, learned: np.ndarray[Any, np.dtype[np.bool_]], anchors: np.ndarray[Any, Any]) -> Matrix:
-    """Cosines with some of the rows, and their squares, [N, 2 A], all around the mean of the rows that are learned from."""
-    centred = rows - rows[learned].mean(0)
-    length = np.linalg.norm(centred, axis=1, keepdims=True)
-    unit = np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
-    near = unit @ unit[anchors].T
-    return np.concatenate((near, near**2), 1)
 
 
 def _ridge(learned: Matrix) -> Callable[[Matrix], Vector]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +21,9 @@ from eventspec.cli.recorded import Reading
 from eventspec.cli.show import LATE_GUESS
 from eventspec.errors import BadInput
 from eventspec.files import check_files, check_folder, check_outputs, check_writable, write_text
+
+if TYPE_CHECKING:
+    from eventspec.recordings.qa import Check, Question
 
 bench = App(help="Measure methods against each other, with their controls and ceilings.", no_args_is_help=True)
 
@@ -124,6 +127,9 @@ def compare(
     control: Controls = None,
     context: Contexts = None,
     limit: Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")] = 0,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Only about recordings that trainings on the same questions keep back.")
+    ] = False,
     resume: Annotated[bool, typer.Option(help="Go on with the rows in --out: only what is missing is measured.")] = False,
     plot: Annotated[Path | None, options.path("Draw the speedups: a .png or .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
@@ -131,7 +137,6 @@ def compare(
     """The same questions with several methods, interleaved; prints the summary. Rows are kept as they are measured."""
     from eventspec.experiments.names import check_arms
     from eventspec.pairs.names import check_choices
-    from eventspec.recordings.qa import read_questions
     from eventspec.recordings.recording import whole_of
 
     methods, controls, contexts = (list(dict.fromkeys(given)) for given in (method, control or ["real"], context or ["cold"]))
@@ -141,9 +146,17 @@ def compare(
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
     given = drawn.given(call, models)
-    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
+    kept_back = {"held_out": True} if held_out else {}
+    about = {
+        **asdict(reading),
+        "risk": compared.risk,
+        "draft": models.draft,
+        **models.about(chosen),
+        **drawn.grammar,
+        **kept_back,
+    }
     suits = models.suits(methods if "real" in controls else ["autoregressive"], ("events",))
-    asked = read_questions(questions, limit, reading.open, suits)
+    asked = _asked(questions, limit, held_out, reading, suits)
     read = [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
     _check_places(out, plot, {**_settled(call, models, drawn), **about} if resume else None, read)
 
@@ -157,6 +170,7 @@ def compare(
         arms = others_of(ready, others, controls[0], fit=models.target is None)
         sampling = ready.tokens.settings(None, drawn.spelled(ready, given))
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
+    known_by_heart = _learned_from(models, asked)
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:
         with tracked() as show:
@@ -164,10 +178,37 @@ def compare(
     except Interrupted as cut:
         stopped = f"stopped: {out} keeps {cut.rows} of {cut.wanted} rows, --resume goes on with it"
         if cut.summary is not None:
-            _print_summary({**cut.summary, "stopped": stopped}, out, plot, as_json)
+            _print_summary({**cut.summary, **known_by_heart, "stopped": stopped}, out, plot, as_json)
         typer.echo(stopped, err=True)
         raise
-    _print_summary(found, out, plot, as_json)
+    _print_summary({**found, **known_by_heart}, out, plot, as_json)
+
+
+def _asked(place: Path, limit: int, held_out: bool, reading: Reading, suits: Check) -> list[Question]:
+    """The questions of a file, `held_out`: those about recordings that trainings on all of them keep back; BadInput where there
+    is one recording only."""
+    from eventspec.recordings.qa import read_questions
+
+    if not held_out:
+        return read_questions(place, limit, reading.open, suits)
+    from eventspec.train.workspace import held_out as recordings_of  # imports torch
+    from eventspec.train.workspace import place_of
+
+    asked = read_questions(place, 0, reading.open, suits)
+    kept = recordings_of(asked)
+    if not kept:
+        raise BadInput(f"--held-out: {place} asks about one recording only, of which trainings keep nothing back: add another")
+    return [question for question in asked if place_of(question) in kept][: limit or None]
+
+
+def _learned_from(models: options.Models, asked: list[Question]) -> dict[str, Any]:
+    """How many questions are about recordings that parts of the pair learned from, and which parts; nothing without any."""
+    from eventspec.pairs.pair_file import PairFile, folder_of
+
+    known = {} if models.target is not None else PairFile.read(folder_of(models.name)).learned
+    parts = [known[place] for question in asked if (place := str(question.recording.resolve())) in known]
+    names = dict.fromkeys(name for several in parts for name in several.split(", "))
+    return {"learned_from": {"questions": len(parts), "parts": list(names)}} if parts else {}
 
 
 def _settled(call: typer.Context, models: options.Models, drawn: Drawn) -> dict[str, Any]:

@@ -19,7 +19,7 @@ LEGEND = (
     "Every row stands beside its control: the event model with another clip's events, in text at the same tokens. In brackets: "
     "95 % intervals over recordings. floor: between the target's own rows of different clips. Gaps between sets do not see "
     "which rows belong together, so the control has nearly the same ones. classifier: held-out share of rows whose model it "
-    "names, 50 % is chance; * by similarities, where the models have no width in common. No gap is an acceptance."
+    "names, 50 % is chance. No gap is an acceptance."
 )
 Cells = Sequence[str]
 
@@ -136,8 +136,7 @@ def lines_of(found: Mapping[str, Any], width: int = 100) -> list[str]:
         shares = [_share(value) for value in row["above"].values()]
         pages[0].append((name, _with_ends(row["cosine"], own["cosine"]), *shares, _number(row["l2"])))
         sets = [_number(row[one]) for one in ("mmd", "sliced_wasserstein", "wasserstein")]
-        mark = "*" if row["classifier_on"] == "similarities" and row["classifier"] is not None else ""
-        pages[1].append((name, _with_ends(row["linear_cka"], own["linear_cka"]), *sets, _share(row["classifier"]) + mark))
+        pages[1].append((name, _with_ends(row["linear_cka"], own["linear_cka"]), *sets, _share(row["classifier"])))
         why |= {f"{row['layer']}: {reason}": None for what, reason in row["missing"].items() if what != "intervals"}
     n = f"{found['pair']}, {several(found['recordings'], 'recording')}{', held out' if found['held_out'] else ''}"
     tables = [line for head, page in zip(heads, pages, strict=True) for line in ("", *_aligned(head, page))]

@@ -170,13 +170,19 @@ def check_one_process(what: str) -> None:
         raise BadInput(f"{what} trained in one process, not in {launched()}: start it without torchrun")
 
 
+def whose(figures: Mapping[str, Any]) -> str:
+    """What is to be added to a figure: where what it was measured on was learned from."""
+    return ", which were learned from: there is one recording only" if figures.get("learned_from_judged") else ""
+
+
 def agreement(figures: Mapping[str, Any]) -> list[str]:
     """How much of the target's answers was right before a training and after it."""
-    lines = []
+    lines, apart = [], whose(figures)
     for name in ("before", "calibration"):
         own = figures[name]
         leading = f", the first {own['leading']:.1f} of an answer" if "leading" in own else ""
         lines.append(
             f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {several(own['n_answers'], 'answer')}"
+            f"{apart}"
         )
     return lines

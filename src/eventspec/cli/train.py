@@ -12,7 +12,7 @@ import typer
 from eventspec.cli import options, train_models
 from eventspec.cli.bars import announced, shown
 from eventspec.cli.help import App
-from eventspec.cli.learning import AsJson, Learning, Out, Resume, check_one_process
+from eventspec.cli.learning import AsJson, Learning, Out, Resume, check_one_process, whose
 from eventspec.errors import BadInput, check_known, several
 from eventspec.files import check_outputs, read_json, writing
 from eventspec.train.names import (
@@ -126,15 +126,15 @@ def heads(
         folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if processes.first:
         figures = read_json(folder / "heads.json")
-        lines = _taus(figures["calibration"]["tau"], names)
+        lines = _taus(figures["calibration"]["tau"], names, whose(figures))
         _note_short(figures, learning.as_json)
         use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
         options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
 
 
-def _taus(taus: Mapping[str, float], names: Sequence[str]) -> list[str]:
+def _taus(taus: Mapping[str, float], names: Sequence[str], apart: str) -> list[str]:
     """Of the heads that were trained; the pair's others are named, as their figures are of an earlier training."""
-    lines = [f"{name:<8} tau of a chain of 8 on calibration clips: {taus[name]:.2f}" for name in names]
+    lines = [f"{name:<8} tau of a chain of 8 on calibration clips{apart}: {taus[name]:.2f}" for name in names]
     others = sorted({*taus} - {*names})
     return [*lines, f"not trained now: {', '.join(others)}"] if others else lines
 
@@ -174,8 +174,7 @@ def _heads_for(
     if not processes.first:
         return
     figures = read_json(folder / "heads.json")
-    again = ", which it learned from: there is one recording only" if figures["learned_from_judged"] else ""
-    judged = f"tau of a chain of 8 on {several(figures['judged'], 'answer')}{again}"
+    judged = f"tau of a chain of 8 on {several(figures['judged'], 'answer')}{whose(figures)}"
     lines = [f"{name:<8} {judged}: {tau:.2f}" for name, tau in figures["calibration"]["tau"].items()]
     use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
     _note_short(figures, learning.as_json)
@@ -202,9 +201,8 @@ def prior(
         folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
     if processes.first:
         figures = read_json(learning.out / recipe.FIGURES)
-        line = (
-            f"{figures['tokens']:.1%} of the tokens of {several(figures['judged'], 'held-out answer')} are its likeliest ones"
-        )
+        apart = whose(figures) or ", held out"
+        line = f"its likeliest tokens are {figures['tokens']:.1%} of those of {several(figures['judged'], 'answer')}{apart}"
         use = f"the pair with its prior is in {folder}: use it with --pair {folder} --method prior"
         options.print_found({"folder": str(folder), **figures}, learning.as_json, line, use)
 
@@ -239,6 +237,9 @@ def mixture(
         f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
         for name, own in {**figures["before"], "mixture": figures["after"]}.items()
     ]
+    if figures["learned_from"] and not learning.as_json:
+        more = several(figures["learned_from"], "question is", "questions are")
+        options.print_notes([f"what is held out was too little: {more} about recordings that other trainings learn from"])
     use = f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"
     options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
 

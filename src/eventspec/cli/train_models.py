@@ -9,7 +9,7 @@ import typer
 
 from eventspec.cli import options
 from eventspec.cli.help import App
-from eventspec.cli.learning import Learning, agreement
+from eventspec.cli.learning import Learning, agreement, whose
 from eventspec.errors import BadInput, check_known, several
 from eventspec.files import read_json
 from eventspec.train.names import PRESETS, Given, check_kinds, check_losses, check_phases
@@ -86,8 +86,8 @@ def adapter(
         failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
         options.print_notes(f"{name}: method skip-encode asks the target always ({why})" for name, why in failed.items())
     lines = [
-        f"{name:<19} {own['tokens']:.1%} of the held-out tokens right, {own['leading']:.1f} leading ones of an answer, "
-        f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole"
+        f"{name:<19} {own['tokens']:.1%} of the tokens right, {own['leading']:.1f} leading ones of an answer, "
+        f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole{whose(own) or ', held out'}"
         for name, own in made.items()
     ]
     method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])

@@ -13,12 +13,11 @@ from eventspec.ask.context import ANY_QUESTION
 from eventspec.core import BadInput, Sampling
 from eventspec.engine.method import AnswerTimes, QuestionInfo
 from eventspec.events import EventStream
-from eventspec.events.stored import overlap
 from eventspec.experiments.figures import Row
 from eventspec.experiments.names import CONTEXTS
 from eventspec.pairs import Pair
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Ends, Opening, Question
+from eventspec.recordings.qa import Ends, Opening, Question, another
 
 CUT = 8
 """Windows of recordings that are kept: those of long files are in memory."""
@@ -81,22 +80,14 @@ class Recordings:
         place = [one.seen for one in self.asked].index(question.seen)
         if events == "scattered":
             return replace(own, events=scattered(own.events, np.random.default_rng(place)))
-        other = self.real(self._another(question, [*self.asked[place + 1 :], *self.asked[:place]]))
+        others = [*self.asked[place + 1 :], *self.asked[:place]]
+        at = another(question.seen, [one.seen for one in others])
+        if at is None:
+            raise BadInput("shuffled events need at least two recordings, or two windows of one that share no moment")
+        other = self.real(others[at])
         # Another recording's events on this one's clock: both windows begin at their own start.
         shift = own.span.start_us - other.span.start_us
         return replace(own, events=None if other.events is None else other.events.shifted(shift))
-
-    def _another(self, question: Question, others: Sequence[Question]) -> Question:
-        """The first that is about another recording, else the first about a part of the same one that shares no moment."""
-        for other in others:
-            if other.recording != question.recording:
-                return other
-        whole = self._whole(question)
-        own, *theirs = (whole.window(*(one.window or (None, None))) or whole.span for one in (question, *others))
-        for other, window in zip(others, theirs, strict=True):
-            if not overlap(own, window):
-                return other
-        raise BadInput("shuffled events need at least two recordings, or two windows of one that share no moment")
 
 
 def scattered(stream: EventStream, rng: np.random.Generator) -> EventStream:

@@ -21,6 +21,7 @@ from eventspec.files import write_whole
 from eventspec.pairs.names import folder_named
 from eventspec.pairs.pair_file import NAME, PairFile
 from eventspec.pairs.trained import load_adapter_between
+from eventspec.train.features import beside
 from eventspec.train.states import LAYERS, VISUAL, States
 
 MOST_RECORDINGS = 100
@@ -74,17 +75,19 @@ def adapters_of(states: States, named: Sequence[str]) -> dict[str, Adapter]:
 
 def measure(states: States, adapters: Mapping[str, Adapter], held_out: bool, report: Report = lambda share: None) -> Row:
     """The figures of all layers, as docs/schemas/bench-gaps.json has them. held_out: of recordings alone that trainings on the
-    same questions keep back. BadInput for fewer than two."""
+    same questions keep back. BadInput for fewer than two, and where none is apart from one."""
     chosen = [place for place, one in enumerate(states.recordings) if one.held_out or not held_out]
     if len(chosen) < 2:
         kept = " that trainings keep back" if held_out else ""
         raise BadInput(f"{states.folder} holds {several(len(chosen), 'recording')}{kept}: two are needed, one is the control")
     places = [chosen[at] for at in np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_RECORDINGS)).astype(int)]
-    arms, beside = [(layer, *arm) for layer in LAYERS for arm in _arms(layer, adapters)], _beside(states, places)
+    arms = [(layer, *arm) for layer in LAYERS for arm in _arms(layer, adapters)]
+    others = beside([(states.recordings[place].name, states.recordings[place].window) for place in places])
+    control_of = {place: places[other] for place, other in zip(places, others, strict=True)}
     rows, layers = list[Row](), dict[str, Row]()
     for done, (layer, name, control) in enumerate(arms):
         report(done / len(arms))
-        read = _reader(states, layer, None if name is None else adapters[name], beside if control else None)
+        read = _reader(states, layer, None if name is None else adapters[name], control_of if control else None)
         sides = _sides(states, layer, places, read)
         rows.append({"layer": layer, "adapter": name, "control": control, **_figures(sides)})
         if layer not in layers:
@@ -100,16 +103,6 @@ def _arms(layer: str, adapters: Mapping[str, Adapter]) -> Iterator[tuple[str | N
     """Adapters to a layer by name, None before any; and whether the events are another clip's."""
     for name in (None, *(name for name, one in adapters.items() if WRITES.get(layer) == one.config.output)):
         yield from ((name, False), (name, True))
-
-
-def _beside(states: States, places: Sequence[int]) -> dict[int, int]:
-    """For every recording that is measured the next one, of another name where there are several."""
-    found, several = dict[int, int](), len({states.recordings[place].name for place in places}) > 1
-    for at, place in enumerate(places):
-        later = [*places[at + 1 :], *places[:at]]
-        others = (one for one in later if not several or states.recordings[one].name != states.recordings[place].name)
-        found[place] = next(others)
-    return found
 
 
 def _reader(states: States, layer: str, adapter: Adapter | None, beside: Mapping[int, int] | None) -> Callable[[int], Array]:
@@ -176,14 +169,13 @@ def _figures(sides: Sides) -> Row:
     if not sides.sums:
         widths = f"the event model's rows have {sides.ours.shape[1]} columns, the target's {sides.theirs.shape[1]}"
         why = f"{widths}: they have no space in common but through an adapter"
-        missing |= dict.fromkeys(("cosine", "l2", "above", *BY_SET), why)
-    found |= {"classifier": None, "classifier_on": "rows" if sides.sums else "similarities"}
-    ends["classifier"] = None
-    if len(set(sides.groups)) > 1:
+        missing |= dict.fromkeys(("cosine", "l2", "above", *BY_SET, "classifier"), why)
+    found["classifier"] = ends["classifier"] = None
+    if sides.sums and len(set(sides.groups)) > 1:
         right = gaps.classified(sides.ours, sides.theirs, sides.groups)
         found["classifier"] = float(right.mean())
         ends["classifier"] = _within(ratio_interval(right.tolist(), [1.0] * len(right), sides.groups * 2))
-    else:
+    elif sides.sums:
         missing["classifier"] = "all windows are of one recording: there is no other one to judge it by"
     if len(set(sides.of)) < FEWEST:
         missing["intervals"] = f"{several(len(set(sides.of)), 'recording')}: an interval takes {FEWEST} at least"
@@ -197,15 +189,29 @@ def _within(interval: list[float] | None) -> list[float] | None:
 
 def _statistics(sides: Sides) -> dict[str, Callable[[Array], float]]:
     """What gives a gap between sets of the pairs of rows that a mask keeps, by its name."""
-    x, y = sides.ours, sides.theirs
+    x, y, width = sides.ours, sides.theirs, _ruler(sides)
     found: dict[str, Callable[[Array], float]] = {"linear_cka": lambda kept: gaps.linear_cka(x[kept], y[kept])}
     if sides.sums:
-        # The bandwidth is that of all rows: it is the ruler, not what is measured.
-        width, matched = gaps.median_distance(x, y) or None, _evenly(len(x), MATCHED)
+        # Fewer rows lie further apart along any direction: as many as the floor has.
+        half = _halves(sides)[1]
+        sliced, matched = (_evenly(len(x), most) for most in (half or len(x), min(half or len(x), MATCHED)))
         found["mmd"] = lambda kept: gaps.mmd(x[kept], y[kept], width)
-        found["sliced_wasserstein"] = lambda kept: gaps.sliced_wasserstein(x[kept], y[kept])
+        found["sliced_wasserstein"] = lambda kept: gaps.sliced_wasserstein(x[kept & sliced], y[kept & sliced])
         found["wasserstein"] = lambda kept: gaps.wasserstein(x[kept & matched], y[kept & matched])
     return found
+
+
+def _ruler(sides: Sides) -> float | None:
+    """The bandwidth of a layer: that of the target's rows, for all arms and the floor. None where they are all the same."""
+    return gaps.median_distance(sides.theirs, sides.theirs) or None
+
+
+def _halves(sides: Sides) -> tuple[Array, int]:
+    """Which rows are of every other recording, bool [N], and how many there are of both kinds: 0 for fewer than two."""
+    names = list(dict.fromkeys(sides.groups))
+    odd = np.array([names.index(group) % 2 == 1 for group in sides.groups])
+    half = min(int(odd.sum()), int((~odd).sum()))
+    return odd, half if half > 1 else 0
 
 
 def _evenly(count: int, most: int) -> Array:
@@ -218,17 +224,20 @@ def _evenly(count: int, most: int) -> Array:
 def _about(states: States, layer: str, sides: Sides) -> Row:
     """How many rows were compared, how wide they are, and the least that gaps between sets can be: those between the target's
     own rows of every other recording and of the rest."""
-    names = list(dict.fromkeys(sides.groups))
-    odd = np.array([names.index(group) % 2 == 1 for group in sides.groups])
-    half = min(int(odd.sum()), int((~odd).sum()))
+    odd, half = _halves(sides)
     one, other = (sides.theirs[kept][_evenly(int(kept.sum()), half)] for kept in (odd, ~odd))
     floor: dict[str, float] | None = None
-    if half > 1:
+    if half:
         matched = _evenly(half, MATCHED)
-        floor = {"mmd": gaps.mmd(one, other), "sliced_wasserstein": gaps.sliced_wasserstein(one, other)}
+        floor = {"mmd": gaps.mmd(one, other, _ruler(sides)), "sliced_wasserstein": gaps.sliced_wasserstein(one, other)}
         floor["wasserstein"] = gaps.wasserstein(one[matched], other[matched])
     widths = {role: states.width(f"{layer}.{role}") for role in ("drafter", "target")}
-    sampled = {"pairs": sum(sides.counts), "sets": len(sides.groups), "matched": min(len(sides.groups), MATCHED), "floor": half}
+    sampled = {
+        "pairs": sum(sides.counts),
+        "sets": len(sides.groups),
+        "matched": min(half or len(sides.groups), MATCHED),
+        "floor": half,
+    }
     return {"widths": widths, "rows": sampled, "floor": floor}
 
 

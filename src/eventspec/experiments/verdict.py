@@ -12,7 +12,7 @@ from eventspec.experiments.statistics import ENOUGH, FEWEST
 Figures = Mapping[str, Any]
 CROWDED = 0.7
 """Of the baseline on all cores against that on one: it can be slower only where other work takes the cores."""
-SECTIONS = ("", "controls: they have not seen this recording", "lossy: other answers than the target's, no ceiling holds")
+SECTIONS = ("", "controls: they do not see this recording", "lossy: other answers than the target's, no ceiling holds")
 
 
 def grouped(methods: Mapping[str, Figures]) -> list[tuple[str, list[str]]]:
@@ -62,6 +62,10 @@ def remarks(found: Figures) -> list[str]:
         if found["recordings"] < ENOUGH:
             about += f" With fewer than {ENOUGH} they are too narrow: in simulations they hold the truth in about 90 of 100."
     words = [about]
+    if known := found.get("learned_from"):
+        others = "" if where.get("held_out") else "; --held-out asks about those alone that trainings keep back"
+        share, parts = f"{known['questions']} of {several(found['n'], 'question')}", ", ".join(known["parts"])
+        words.append(f"In-sample: {share} are about recordings that parts of this pair learned from: {parts}{others}.")
     for name, own in methods.items():
         if not own["lossless"] or own.get("speedup") is None or own["speedup"] <= own["ceiling"]:
             continue

@@ -7,7 +7,7 @@ There are two kinds. A pair of ours has its models, one tokenizer and all else i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -57,6 +57,8 @@ class PairFile:
     """Of a pair of checkpoints: how they are opened, as `_LOAD` has it."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """Of its checkpoints by role, see `fingerprint_of`."""
+    learned: Mapping[str, str] = field(default_factory=dict)
+    """Of a pair of checkpoints: which of its parts learned from a recording, by its resolved place."""
 
     @classmethod
     def read(cls, folder: Path) -> PairFile:
@@ -73,14 +75,17 @@ class PairFile:
         name, trained_on = (str(data.get(key, other)) for key, other in (("name", folder.name), ("trained_on", "")))
         files, load = _places(path, data, "files"), data.get("load")
         if load is None and "fingerprints" in data:
-            raise BadCheckpoint(f"{path}: [fingerprints] are of checkpoints, which have a table [load], if an empty one: add it")
+            raise BadCheckpoint(
+                f"{path}: [fingerprints] are of checkpoints, which have a table [load], if an empty one: add it"
+            )
         if load is None:
             return cls(folder, name, {**_FILES, **files}, tables, trained_on)
         if not isinstance(load, dict) or not all(type(value) is _LOAD.get(key) for key, value in load.items()):
             raise BadCheckpoint(f"{path}: [load] holds {', '.join(f'{key} ({kind.__name__})' for key, kind in _LOAD.items())}")
         if "target" not in files:
             raise BadCheckpoint(f"{path}: [files] names no target: write it with `eventspec models pair`")
-        return cls(folder, name, files, tables, trained_on, load, _places(path, data, "fingerprints"))
+        known = _places(path, data, "fingerprints"), _places(path, data, "learned")
+        return cls(folder, name, files, tables, trained_on, load, *known)
 
     @classmethod
     def of_checkpoints(cls, out: Path, target: Path, drafter: Path | None, name: str, load: Mapping[str, Any]) -> PairFile:
@@ -141,6 +146,14 @@ class PairFile:
         """The same with one more entry in a table, after the others unless it is there already."""
         return self.with_table(table, {**self.tables[table], name: place})
 
+    def having_learned(self, part: str, recordings: Iterable[Path]) -> PairFile:
+        """The same, of which a part learned from these recordings."""
+        known = dict(self.learned)
+        for place in dict.fromkeys(str(recording.resolve()) for recording in recordings):
+            parts = [name for name in known.get(place, "").split(", ") if name not in ("", part)]
+            known[place] = ", ".join([*parts, part])
+        return replace(self, learned=known)
+
     def with_table(self, table: Table, entries: Mapping[str, str]) -> PairFile:
         """The same with another table."""
         return replace(self, tables={**self.tables, table: entries})
@@ -153,7 +166,7 @@ class PairFile:
         ours = {} if self.load is not None else _FILES
         moved = {name: place for name, place in self.files.items() if place != ours.get(name)}
         known: list[tuple[str, Mapping[str, Any] | None]] = [("files", moved), ("load", self.load)]
-        for table, entries in (*known, ("fingerprints", self.fingerprints), *self.tables.items()):
+        for table, entries in (*known, ("fingerprints", self.fingerprints), ("learned", self.learned), *self.tables.items()):
             if entries or (table == "load" and entries is not None):
                 lines += ["", f"[{table}]", *(f"{_key(name)} = {_value(value)}" for name, value in entries.items())]
         return "\n".join(lines) + "\n"

@@ -51,6 +51,25 @@ class Question:
         return recording if self.window is None else recording.slice(recording.window(*self.window))
 
 
+def another(own: tuple[str | Path, Ends | None], others: Sequence[tuple[str | Path, Ends | None]]) -> int | None:
+    """The first of other recordings, or windows of some, that may stand for `own` as a control: of another recording, else a
+    part of the same one that shares no moment with it. None where there is none."""
+    whole = Path(own[0]).resolve()
+    found = next((place for place, (other, _) in enumerate(others) if other != own[0] and Path(other).resolve() != whole), None)
+    if found is not None:
+        return found
+    return next((place for place, (_, window) in enumerate(others) if _apart(own[1], window)), None)
+
+
+def _apart(one: Ends | None, other: Ends | None) -> bool:
+    """Whether two windows of a recording share no moment; an end that is the recording's is as far away as can be."""
+
+    def before(first: Ends, then: Ends) -> bool:
+        return first[1] is not None and then[0] is not None and first[1] <= then[0]
+
+    return one is not None and other is not None and (before(one, other) or before(other, one))
+
+
 def check_question(question: str) -> None:
     """BadInput for what cannot be asked."""
     if not isinstance(question, str):

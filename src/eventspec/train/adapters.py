@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,15 +34,18 @@ from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_o
 from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, rounded, run_stage
-from eventspec.train.material import Models, Told, every_question, material_of
+from eventspec.train.material import Material, Models, Told, every_question, material_of
 from eventspec.train.models import initialise
 from eventspec.train.names import PHASES, Given, check_phases
 from eventspec.train.processes import ALONE, Processes
+from eventspec.train.recorded import Recorded
 
 JudgedAnswer = tuple[int, tuple[float, ...], bool]
-"""The number of a recording, the features of an answer from events about it, and whether it is the target's."""
+"""The number of a recording, one for all windows of it, the features of an answer from events about it, and whether it is the
+target's."""
 FIGURES = "adapters/adapters.json"
 """In a pair's folder: what its adapters reached on calibration clips."""
+NONE_APART = "it learned from the only recording there is: no other one says how often it is right"
 SHARES = {"alignment": 0.2, "acceptance": 0.5, "end-to-end": 0.3}
 """Of a stage's seconds, by phase."""
 PRESETS = presets_of(
@@ -95,8 +98,8 @@ def train(
     configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in wanted.kinds]
     adapters = {name_of(config.kind, output): initialise(Adapter(config)) for config in configs}
     torch.manual_seed(1 + processes.rank)
-    for model in (target, drafter):
-        model.to(processes.device)
+    for model, device in zip((target, drafter), material.devices(processes), strict=True):
+        model.to(device)
     frozen, events = FrozenTarget(target, material.before), FrozenDrafter(drafter, material.drafter_before)
     made = FreeRunning if free_running else RowTraining if output == "rows" else FeatureTraining
     training = made(frozen, events, adapters, learned.source, learned.answers, preset.packed, wanted.losses)
@@ -104,23 +107,23 @@ def train(
     if isinstance(training, FreeRunning):
         training.answers = training.pairs(learned.source, learned.answers)
         judged_text = training.pairs(judged.source, judged.answers)
-    training.to(processes.device)
+    training.to(frozen.device)
     log = out / "calibration.jsonl"
     fitting = replace(preset, stage=material.fitting(preset.stage, processes))
-    learn(training, fitting, chosen, (judged.source, judged_text), log, report, processes)
+    learn(training, fitting, chosen, (judged.source, even(judged, judged_text)), log, report, processes)
     if not processes.first:
         return out / "pair"
     if isinstance(training, FreeRunning):
-        write_figures(out / FIGURES, last_row(log), adapters)
+        write_figures(out / FIGURES, last_row(log), adapters, material.learned_from_judged)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, events, adapters, learned.source, {}, preset.packed)
-        same, theirs = alike_share(training.answers, judged_text), judge.agreement(judged.source, even(judged.answers))
+        same, theirs = alike_share(training.answers, judged_text), judge.agreement(judged.source, even(judged, judged.answers))
         write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
-    whole = export(material.file, adapters, (drafter, frozen), out, log)
+    whole = export(material.file, adapters, (drafter, frozen), out, log, material.learned_from_judged)
     if output == "rows":
         best = next(name for name in PairFile.read(whole).tables["adapters"] if name in adapters)
-        calibrate(whole, best, judged, report)
+        calibrate(whole, best, material, report)
     return whole
 
 
@@ -135,9 +138,7 @@ def learn(
 ) -> None:
     """One phase after the other, in the folder of `log`, which gets a row before the first and after each: how far every
     adapter agrees with the target on what is `judged`, and how far apart they lie."""
-    adapters = [adapter for _, adapter in training.each()]
-    # Even numbers only: they decide which adapter is best, and the others calibrate when to trust it.
-    clips, kept = judged[0], even(judged[1])
+    adapters, (clips, kept) = [adapter for _, adapter in training.each()], judged
 
     def measured() -> dict[str, Any]:
         found = {"adapters": training.agreement(clips, kept), "gaps": training.gaps(clips, kept)}
@@ -155,9 +156,9 @@ def learn(
             calibration.note({"phase": phase})
 
 
-def even(answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
-    """Those about recordings of even numbers."""
-    return {number: known for number, known in answers.items() if number % 2 == 0}
+def even(judged: Told, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
+    """Those about recordings of even numbers: they decide which adapter is best, and the others calibrate when to trust it."""
+    return {number: known for number, known in answers.items() if judged.recording(number) % 2 == 0}
 
 
 def name_of(kind: str, output: Output) -> str:
@@ -166,13 +167,18 @@ def name_of(kind: str, output: Output) -> str:
 
 
 def export(
-    file: PairFile, adapters: Mapping[str, Adapter], models: tuple[EventGpt, FrozenTarget], out: Path, log: Path
+    file: PairFile,
+    adapters: Mapping[str, Adapter],
+    models: tuple[EventGpt, FrozenTarget],
+    out: Path,
+    log: Path,
+    learned_from_judged: bool = False,
 ) -> Path:
     """The pair with the adapters in it, in the place of those of the same names; the one whose drafts are accepted longest
-    stands first, the control last."""
+    stands first, the control last. Their figures say whether they learned from what they were judged on."""
     drafter, target = models[0].to("cpu"), models[1].model.to("cpu").eval()
     with changed_pair(file, out) as made:
-        figures = write_figures(made.folder / FIGURES, last_row(log), adapters)
+        figures = write_figures(made.folder / FIGURES, last_row(log), adapters, learned_from_judged)
         for kind, adapter in adapters.items():
             shutil.rmtree(made.folder / "adapters" / kind, ignore_errors=True)
             save_adapter(adapter.cpu(), made.folder / "adapters" / kind, drafter, target)
@@ -182,32 +188,43 @@ def export(
     return out / "pair"
 
 
-def write_figures(path: Path, last: Mapping[str, Any], adapters: Mapping[str, Adapter]) -> dict[str, dict[str, float]]:
+def write_figures(
+    path: Path, last: Mapping[str, Any], adapters: Mapping[str, Adapter], learned_from_judged: bool
+) -> dict[str, dict[str, float]]:
     """Figures of adapters by name after a phase and how many parameters each has, beside those of other adapters."""
     before = read_json(path)["calibration"] if path.exists() else {}
     sizes = {name: sum(parameter.numel() for parameter in adapter.parameters()) for name, adapter in adapters.items()}
-    own = {name: {**found, "parameters": sizes[name]} for name, found in last["adapters"].items()}
+    whose = {"learned_from_judged": True} if learned_from_judged else {}
+    own = {name: {**found, "parameters": sizes[name], **whose} for name, found in last["adapters"].items()}
     figures: dict[str, dict[str, float]] = {**before, **own}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps({"calibration": figures, "phase": last["phase"], "torch": torch.__version__}) + "\n")
     return figures
 
 
-@torch.inference_mode()
-def calibrate(pair: Path, name: str, judged: Told, report: Report) -> None:
+def calibrate(pair: Path, name: str, material: Material, report: Report) -> None:
     """Compare what an adapter answers from events alone with the target's own answers: the predictor of method skip-encode
-    learns from one half of the recordings, its threshold comes from the other. Where there are too few the figures say so."""
-    substitute, rows = substitute_of(load_pair(pair, "one", fit=False).parts, name), list[JudgedAnswer]()
-    total = sum(map(len, judged.answers.values()))
-    for place, (number, media, question, branch) in enumerate(every_question(judged), 1):
-        drafted = substitute.answer(media, question)
-        if drafted.features is not None:  # others are never taken
-            rows.append((number, drafted.features, drafted.token_ids == branch.answer))
-        report("calibrate", place / total, {})
-    if (why := save_calibrated(rows, pair / "adapters" / name)) is not None:
+    learns from one half of the recordings, its threshold comes from the other. Where there are too few the figures say so, and
+    where all were learned from: an adapter that knows answers by heart says nothing of another recording."""
+    learned = material.learned_from_judged
+    why = save_calibrated([] if learned else list(_from_events(pair, name, material.judged, report)), pair / "adapters" / name)
+    if why is None and isinstance(material.judged.source, Recorded):
+        calibrated = (question.recording for question in material.judged.source.asked)
+        PairFile.read(pair).having_learned("skip-encode", calibrated).write()
+    if why is not None:
         figures = read_json(pair / FIGURES)
-        figures["calibration"][name]["not_calibrated"] = why
+        figures["calibration"][name]["not_calibrated"] = NONE_APART if learned else why
         write_text(pair / FIGURES, json.dumps(figures) + "\n")
+
+
+def _from_events(pair: Path, name: str, judged: Told, report: Report) -> Iterator[JudgedAnswer]:
+    substitute, total = substitute_of(load_pair(pair, "one", fit=False).parts, name), sum(map(len, judged.answers.values()))
+    for place, (number, media, question, branch) in enumerate(every_question(judged), 1):
+        with torch.inference_mode():
+            drafted = substitute.answer(media, question)
+        if drafted.features is not None:  # others are never taken
+            yield judged.recording(number), drafted.features, drafted.token_ids == branch.answer
+        report("calibrate", place / total, {})
 
 
 def save_calibrated(rows: Sequence[JudgedAnswer], folder: Path) -> str | None:

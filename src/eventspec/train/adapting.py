@@ -51,7 +51,7 @@ class AdapterTraining(nn.Module):
         self.drafter, self.rng = drafter, np.random.default_rng(0)
 
     def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """All that any adapter reads, by number: float [B, T, C] each."""
+        """All that any adapter reads, by number: float [B, T, C] each, on the target's device, where adapters learn."""
         raise NotImplementedError
 
     def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
@@ -65,7 +65,7 @@ class AdapterTraining(nn.Module):
     def losses(self, phase: str, index: Index, progress: float) -> dict[str, Tensor]:
         """Of every adapter, under its name; what begins with `_` is reported only."""
         parts = dict[str, Tensor]()
-        with autocast(self.target.device):
+        with autocast(self.target.weight), autocast(self.drafter.weight):
             branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
             with torch.no_grad():
                 inputs = self.inputs(self.clips, index, branches)
@@ -87,9 +87,11 @@ class AdapterTraining(nn.Module):
 
         def of(adapter: Adapter) -> dict[str, float]:
             def saying(index: Index, branches: Branches) -> Said:
-                return self.said(adapter(own_inputs(adapter, self.inputs(clips, index, branches))), branches)
+                with autocast(self.drafter.weight):
+                    inputs = self.inputs(clips, index, branches)
+                return self.said(adapter(own_inputs(adapter, inputs)), branches)
 
-            return agreement_of(self.target.device, saying, answers, self.packed)
+            return agreement_of(self.target.weight, saying, answers, self.packed)
 
         self.eval()
         found = {name: of(adapter) for name, adapter in self.each()}
@@ -104,10 +106,11 @@ class AdapterTraining(nn.Module):
         self.eval()
         for number, known in sorted(answers.items()):
             index, branches = np.array([number]), [known[: self.packed]]
-            inputs, (own, counts) = self.inputs(clips, index, branches), self.wanted(clips, index, branches)
-            wanted.append(own[counts])
-            for name, adapter in self.each():
-                written.setdefault(name, []).append(adapter(own_inputs(adapter, inputs))[counts])
+            with autocast(self.target.weight), autocast(self.drafter.weight):
+                inputs, (own, counts) = self.inputs(clips, index, branches), self.wanted(clips, index, branches)
+                wanted.append(own[counts])
+                for name, adapter in self.each():
+                    written.setdefault(name, []).append(adapter(own_inputs(adapter, inputs))[counts])
         self.train()
         theirs = wanted[apart:] + wanted[:apart]
         lengths = [min(len(rows), len(others)) for rows, others in zip(wanted, theirs, strict=True)]
@@ -135,8 +138,8 @@ class RowTraining(AdapterTraining):
     def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
         """Pooled layers of the event tower, [B, images + tokens, C] each."""
         read = tuple(sorted({layer for _, adapter in self.each() for layer in adapter.config.layers}))
-        found = pooled_layers(self.drafter.model, clips.pictures(index).to(self.target.device), read)
-        return dict(zip(read, found, strict=True))
+        found = pooled_layers(self.drafter.model, clips.pictures(index).to(self.drafter.weight.device), read)
+        return {number: layer.to(self.target.device) for number, layer in zip(read, found, strict=True)}
 
     def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """The target's own visual rows."""
@@ -180,9 +183,10 @@ class FeatureTraining(AdapterTraining):
         language = self.drafter.model.language
         hidden, packed = self.drafter.reads(clips, index, branches)
         places, _ = same_text(branches)
-        found = language.normed(hidden), language.embed(packed.ids.to(self.target.device))
-        at = places.to(self.target.device)[..., None]
-        return {number: rows.gather(1, at.expand(-1, -1, rows.shape[-1])) for number, rows in enumerate(found, 1)}
+        found = language.normed(hidden), language.embed(packed.ids.to(hidden.device))
+        at = places.to(hidden.device)[..., None]
+        read = [rows.gather(1, at.expand(-1, -1, rows.shape[-1])) for rows in found]
+        return {number: rows.to(self.target.device) for number, rows in enumerate(read, 1)}
 
     def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What the target's head read at the same tokens, where an answer follows."""
@@ -231,7 +235,7 @@ class FreeRunning(FeatureTraining):
         drafter, found = self.drafter.model.eval(), dict[int, list[Branch]]()
         with torch.no_grad():
             for number, known in answers.items():
-                visual = drafter.encode(clips.pictures(np.array([number])).to(self.target.device))[0]
+                visual = drafter.encode(clips.pictures(np.array([number])).to(self.drafter.weight.device))[0]
                 texts = greedy_answers(drafter.language, self.drafter.before, visual, [branch.question for branch in known])
                 found[number] = [paired(theirs, own) for theirs, own in zip(known, texts, strict=True)]
         drafter.train()

@@ -107,7 +107,7 @@ class HeadTraining(nn.Module):
             return list(self.source.batches(index, self.layers, self.rng))
 
     def _autocast(self) -> torch.autocast:
-        return autocast(self.source.target.embed.weight.device)
+        return autocast(self.source.target.embed.weight)
 
 
 def head_losses(head: Head, recipe: Recipe, target: LanguageEnds, batch: TargetBatch) -> dict[str, Tensor]:

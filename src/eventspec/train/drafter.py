@@ -84,7 +84,8 @@ class DistilledTraining(AnswerTraining):
         packed: int,
     ) -> None:
         super().__init__(clips, answers, packed)
-        self.model, self.before = model.train().requires_grad_(True), before
+        # Late steps are too small for the bfloat16 that the pair may be in.
+        self.model, self.before = model.float().train().requires_grad_(True), before
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         hidden, packed = event_reads(self.model, self.before, clips, index, branches)
@@ -115,7 +116,7 @@ def train(
     model, learned, judged = material.events, material.learned, material.judged
     torch.manual_seed(1 + processes.rank)
     known = learned.source, learned.answers, preset.packed
-    training = DistilledTraining(model, material.drafter_before, *known).to(processes.device)
+    training = DistilledTraining(model, material.drafter_before, *known).to(material.devices(processes)[1])
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / "drafter-calibration.jsonl")
     figures = {"before": calibration.note_first()} if processes.first else {}
     stage = material.fitting(preset.stage, processes)
@@ -125,7 +126,9 @@ def train(
         return out / "pair"
     figures["calibration"] = calibration.note({"step": -1})
     about: dict[str, Any] = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
+    about |= {"learned_from_judged": material.learned_from_judged}
     about |= {"parameters": sum(parameter.numel() for parameter in model.parameters()), "torch": torch.__version__}
+    file = replace(file, learned=material.file.learned)
     return export(file, model.to("cpu").eval(), first, about, out)
 
 

@@ -18,7 +18,7 @@ from eventspec.core import BadInput
 from eventspec.models.weights import fingerprint
 from eventspec.nn import Llama
 from eventspec.pairs.pair_file import PairFile, folder_of
-from eventspec.recordings.qa import Ends, Question
+from eventspec.recordings.qa import Ends, Question, another
 from eventspec.train.adapting import laid_out, same_text
 from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import Branch, PixelSource
@@ -34,6 +34,7 @@ CLIPS = 40
 """Rendered clips for a pair of ours, unless another number is asked for."""
 PACKED = 6
 """Questions about a recording that are read at once."""
+ANOTHER = "the control is the events of another recording, or of a window of this one apart from it: ask about one"
 SHARD = 8
 """Recordings of a shard: what an interruption loses at most."""
 MOST_BYTES = 16 << 30
@@ -53,13 +54,16 @@ class Subject:
 
 
 def check(pair: str, asked: Sequence[Question], limit: int) -> None:
-    """BadInput for a pair without an event model, and for questions, or clips, about a single recording: the control is another
-    one's events. Known before a model is loaded."""
+    """BadInput for a pair without an event model, and for questions, or clips, about a single recording, or a single moment of
+    it: the control is another one's events. Known before a model is loaded."""
     file = PairFile.read(folder_of(pair))
     if "drafter" not in file.files:
         raise BadInput(f"pair {file.name} has no event model: `eventspec train drafter` makes one")
     if limit == 1 or len({one.seen for one in asked}) == 1:
         raise BadInput("one recording is too few: two are needed, the control is another one's events")
+    seen = list(dict.fromkeys(one.seen for one in asked))
+    if alone := [one for one in asked if another(one.seen, seen) is None]:
+        raise BadInput(f"{alone[0]} shares a moment with every other window: {ANOTHER}")
 
 
 def extract(pair: str, given: Given | None, limit: int, out: Path, work: Path, stored: str, report: Report) -> dict[str, Any]:
@@ -114,9 +118,20 @@ def subjects_of(material: Material) -> list[Subject]:
     return list(found.values())
 
 
+def beside(seen: Sequence[tuple[str, Ends | None]]) -> list[int]:
+    """For each of several recordings, or windows, the next one of `another`; BadInput where there is none."""
+    found = list[int]()
+    for place, own in enumerate(seen):
+        at = another(own, [*seen[place + 1 :], *seen[:place]])
+        if at is None:
+            raise BadInput(f"{own[0]}{'' if own[1] is None else f', window {list(own[1])}'}: {ANOTHER}")
+        found.append((place + 1 + at) % len(seen))
+    return found
+
+
 class Reading:
     """Both models of a material, reading recordings in their order. What the event model computes with another clip's events,
-    the control, is with those of the next one."""
+    the control, is with those of the next one, as `another` has it; BadInput where there is none."""
 
     def __init__(self, material: Material, subjects: Sequence[Subject]) -> None:
         self.target = FrozenTarget(material.target, material.before)
@@ -125,15 +140,14 @@ class Reading:
         width = material.target.config.language.hidden_size
         self.layers = AdapterConfig.of("fused", self.drafter.model.config, width).layers
         self._seen: dict[int, tuple[list[Tensor], Tensor]] = {}
+        self._beside = beside([(one.name, one.window) for one in subjects])
 
     @torch.no_grad()
     def states(self, place: int) -> Arrays:
         """The arrays of one recording, as `states.Arrays`."""
         subject, model = self.subjects[place], self.target.model
-        beside = (place + 1) % len(self.subjects)
-        self._seen = {
-            number: self._seen[number] if number in self._seen else self._events(number) for number in (place, beside)
-        }
+        other = self._beside[place]
+        self._seen = {number: self._seen[number] if number in self._seen else self._events(number) for number in (place, other)}
         tower, own = self._seen[place]
         weight = model.projector.linear_1.weight
         seen = model.tower(subject.source.frames(np.array([subject.number])).to(weight), model.config.vision_layer)
@@ -142,7 +156,7 @@ class Reading:
         found = {f"{name}.drafter": layer[0] for name, layer in zip(names, tower, strict=True)}
         found |= {"rows.drafter": own[0]}
         found |= {f"{name}.target": laid_out(one[None], config)[0] for name, one in (("tower", seen), ("rows", rows))}
-        visual = {"target": rows.flatten(0, 1)[None], "drafter": own, "control": self._seen[beside][1]}
+        visual = {"target": rows.flatten(0, 1)[None], "drafter": own, "control": self._seen[other][1]}
         parts = [self._text(subject.branches[at : at + PACKED], visual) for at in range(0, len(subject.branches), PACKED)]
         found |= {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return {name: array.float().cpu().numpy() for name, array in found.items()}

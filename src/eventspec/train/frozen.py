@@ -67,8 +67,13 @@ class FrozenTarget:
         self.model, self.before = model.train().requires_grad_(False), before
 
     @property
+    def weight(self) -> Tensor:
+        """One of its own: where it is, and in which precision."""
+        return self.model.language.embed.weight
+
+    @property
     def device(self) -> torch.device:
-        return self.model.language.embed.weight.device
+        return self.weight.device
 
     def rows(self, clips: PixelSource, index: Index) -> Tensor:
         """Its own visual rows of clips, [B, K * tokens, D]."""
@@ -93,14 +98,14 @@ def said_of(logits: Tensor, packed: Packed, branches: Branches) -> Said:
 
 
 @torch.no_grad()
-def agreement_of(device: torch.device, saying: Saying, answers: Mapping[int, list[Branch]], packed: int) -> dict[str, float]:
+def agreement_of(beside: Tensor, saying: Saying, answers: Mapping[int, list[Branch]], packed: int) -> dict[str, float]:
     """Over answers to recordings by number, with what `saying` gives: the share of the target's tokens that come first after
     its own, tokens of an answer up to the first that does not (what a chain drafted ahead would have accepted), and the share
     of answers that come out whole."""
     found: list[list[bool]] = []
     for number, branches in sorted(answers.items()):
         for at in range(0, len(branches), packed):
-            with autocast(device):
+            with autocast(beside):
                 given = saying(np.array([number]), [branches[at : at + packed]])
             found += [part.tolist() for part in given.right()]
     tokens = sum(map(len, found))
@@ -118,6 +123,11 @@ class FrozenDrafter:
 
     def __init__(self, model: EventGpt, before: list[int]) -> None:
         self.model, self.before = model.train().requires_grad_(False), before
+
+    @property
+    def weight(self) -> Tensor:
+        """As `FrozenTarget.weight`."""
+        return self.model.language.embed.weight
 
     def reads(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Packed]:
         """As `event_reads`."""
@@ -147,8 +157,9 @@ class AnswerTraining(nn.Module):
         self.rng = np.random.default_rng(0)
 
     @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
+    def weight(self) -> Tensor:
+        """One of the model that answers: where it is, and in which precision."""
+        return next(self.parameters())
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         """What the model says at the tokens of the target's answers."""
@@ -157,13 +168,13 @@ class AnswerTraining(nn.Module):
     def losses(self, index: Index, progress: float) -> dict[str, Tensor]:
         """teacher: cross-entropy with the target's own distribution; `_accuracy`: how often its own token comes first."""
         branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
-        with autocast(self.device):
+        with autocast(self.weight):
             given = self.said(self.clips, index, branches)
             return {"teacher": given.teacher_loss(), "_accuracy": given.accuracy()}
 
     def agreement(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[str, float]:
         """As `agreement_of`, on held-out clips."""
-        return agreement_of(self.device, lambda index, branches: self.said(clips, index, branches), answers, self.packed)
+        return agreement_of(self.weight, lambda index, branches: self.said(clips, index, branches), answers, self.packed)
 
 
 class StreetBatches:

@@ -74,6 +74,9 @@ class LowRankTraining(AnswerTraining):
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=UPDATED)
         self.updates = LoraModel(drafter.model, config, NAME)
         self.drafter = drafter
+        for parameter in self.parameters():
+            if parameter.requires_grad:  # late steps are too small for the bfloat16 that the drafter may be in
+                parameter.data = parameter.data.float()
 
     @property
     def learned(self) -> int:
@@ -85,10 +88,10 @@ class LowRankTraining(AnswerTraining):
         return said_of(self.drafter.model.language.logits(hidden), packed, as_read(branches))
 
     def merged(self) -> EventGpt:
-        """The event drafter with its updates in its weights, on the CPU; this training is over then."""
-        model = self.updates.merge_and_unload()
+        """The event drafter with its updates in its weights, fp32, on the CPU; this training is over then."""
+        model = self.updates.to("cpu", torch.float32).merge_and_unload()
         assert isinstance(model, EventGpt)
-        return model.to("cpu").eval()
+        return model.eval()
 
 
 def train(
@@ -113,8 +116,9 @@ def train(
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     drafter, learned, judged = material.events, material.learned, material.judged
     torch.manual_seed(0)
-    events = FrozenDrafter(drafter.to(processes.device), material.drafter_before)
-    training = LowRankTraining(events, rank, learned.source, learned.answers, preset.packed).to(processes.device)
+    device = material.devices(processes)[1]
+    events = FrozenDrafter(drafter.to(device), material.drafter_before)
+    training = LowRankTraining(events, rank, learned.source, learned.answers, preset.packed).to(device)
     calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / f"{NAME}-calibration.jsonl")
     figures = {"before": calibration.note_first()} if processes.first else {}
     stage = material.fitting(preset.stage, processes)
@@ -124,7 +128,8 @@ def train(
         return out / "pair"
     figures["calibration"] = calibration.note({"step": -1})
     about = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
-    size = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
+    same = {"learned_from_judged": material.learned_from_judged}
+    size = {**same, "rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
     return export(material.file, training.merged(), {**about, **size}, out)
 
 

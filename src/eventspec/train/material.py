@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Media
@@ -45,11 +46,13 @@ Asked = Callable[[int], tuple[Media, list[str]]]
 
 @dataclass(frozen=True)
 class Told:
-    """Recordings by number as the towers see them, what the target answered to questions about each, and how to ask again."""
+    """Recordings by number as the towers see them, what the target answered to questions about each, and how to ask again.
+    `recording`: which one a number is of, from 0 on, where several are windows of one."""
 
     source: PixelSource
     answers: dict[int, list[Branch]]
     asked: Asked
+    recording: Callable[[int], int] = int
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,20 @@ class Material:
     @property
     def target(self) -> VideoLlava:
         return self.models.target
+
+    @property
+    def learned_from_judged(self) -> bool:
+        """Whether what is measured on is what is learned from: there is one recording only."""
+        return self.learned is self.judged
+
+    def devices(self, processes: Processes = ALONE) -> tuple[torch.device, torch.device]:
+        """Where the target and the event model learn: where a pair of checkpoints says that they are, if it does; of several
+        processes each has one device for both."""
+        known = self.file.load or {}
+        if processes.count > 1 or not {"device", "drafter_device"} & known.keys():
+            return processes.device, processes.device
+        target = known.get("device", "cpu")
+        return torch.device(target), torch.device(known.get("drafter_device", target))
 
     def fitting(self, stage: Stage, processes: Processes = ALONE) -> Stage:
         """A stage whose batches a user's recordings suffice for; rendered clips always do."""
@@ -186,17 +203,20 @@ def material_of_questions(
                 noted.update({**own, "preset": preset.name, **asked})
                 same_run(out, noted)
 
-    with answers_of_target(file, preset, given, report, processes, checked) as (pair, examples):
-        models, tokens, text = models_of(pair), pair.tokens, pair.parts.text_ids
+    with answers_of_target(file, preset, given, report, processes, checked) as (pair, kept):
+        known = file.having_learned(preset.stage.name, (example.question.recording for example in kept[0]))
+        models, tokens, text = replace(models_of(pair), file=known), pair.tokens, pair.parts.text_ids
         frames = None if isinstance(models.own_target, str) else pair.parts.frame_encoder
     if noted:  # not before: a question that was refused may be mended
         with processes.first_ahead():
             note_run(out, noted)
     spaces = () if drafting is None else (tokens, drafting.tokens)
-    learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in apart(examples))
-    question = examples[0].question.question
-    before, known = [] if text is None else text(question)[0], [] if events is None else events.text(question)[0]
-    return Material(models, before, learned, judged, known)
+    learned, judged = (_told(part, given.work, (frames, events), text, spaces) for part in kept)
+    if kept[0] is kept[1]:
+        judged = learned
+    question = kept[0][0].question.question
+    before, theirs = [] if text is None else text(question)[0], [] if events is None else events.text(question)[0]
+    return Material(models, before, learned, judged, theirs)
 
 
 @contextmanager
@@ -207,15 +227,15 @@ def answers_of_target(
     report: Report,
     processes: Processes = ALONE,
     begin: Callable[[Pair, Mapping[str, object]], None] = lambda pair, what: None,
-) -> Iterator[tuple[Pair, list[Example]]]:
-    """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given; `begin`
-    is told the pair, and `Answers.settings`, before hours are spent on that."""
+) -> Iterator[tuple[Pair, tuple[list[Example], list[Example]]]]:
+    """A pair of checkpoints with its target alone, whatever that is, and what it said to the questions that are given, as
+    `apart`; `begin` is told the pair, and `Answers.settings`, before hours are spent on that."""
     asked = given.asked(ASKED * (preset.answered + preset.held_out))
     with load_pair(file.folder, fit=False, method=BASELINE) as pair:
         who = who_answers(file.place("target"), loading_of(file))
         answers = Answers(given.work, who, given.longest, processes.rank)
         begin(pair, answers.settings(asked))
-        yield pair, target_answers(pair, given.questions, asked, answers, report, processes)
+        yield pair, apart(target_answers(pair, given.questions, asked, answers, report, processes), asked)
 
 
 def _event_model(file: PairFile) -> VisionLanguage | None:
@@ -252,7 +272,9 @@ def _told(
         made = Branch(asked, list(example.answer), example.top_ids, example.top_logs, own, read)
         answers.setdefault(number, []).append(made)
         texts.setdefault(number, []).append(text)
-    return Told(source, answers, lambda number: (source.media(number), texts[number]))
+    of = [question.recording.resolve() for question in source.asked]
+    place = {recording: number for number, recording in enumerate(dict.fromkeys(of))}
+    return Told(source, answers, lambda number: (source.media(number), texts[number]), lambda number: place[of[number]])
 
 
 def _known(example: Example, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -284,11 +306,11 @@ def same_beginnings(
     spaces: tuple[TokenSpace, TokenSpace] | tuple[()], answer: Sequence[int], own: Sequence[int]
 ) -> list[int] | None:
     """As `Branch.read`, of an answer in the ids of the target and in those of the event model; where several of its beginnings
-    spell the same (an end of text spells nothing), the fewest."""
+    spell the same (an end of text spells nothing), the fewest; after all of its own the event model says nothing more: -1."""
     if not spaces:
         return None
     ours, theirs = (space.vocabulary for space in spaces)
-    ends, lengths = dict[int, int](), accumulate((len(theirs.spell([token])) for token in own), initial=0)
+    ends, lengths = dict[int, int](), accumulate((len(theirs.spell([token])) for token in own[:-1]), initial=0)
     for count, length in enumerate(lengths):
         ends.setdefault(length, count)
     before = accumulate((len(ours.spell([token])) for token in answer[:-1]), initial=0)

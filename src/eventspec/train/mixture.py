@@ -39,6 +39,7 @@ from eventspec.scenes.writer import as_recording
 from eventspec.train.answers import TrainingPreset, presets_of
 from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.names import Given
+from eventspec.train.workspace import held_out
 
 PRESETS = {"cpu": 200, "smoke": 4}
 """Clips of the calibration split, with two questions each; of given questions so many, where there are more."""
@@ -72,11 +73,12 @@ class Watched:
 @dataclass(frozen=True)
 class Judged:
     """Nodes whose parent the target said, of a union: which drafter named what, and whether the target said it too, bool
-    [U]."""
+    [U]; and the number of the question."""
 
     names: tuple[str, ...]
     features: np.ndarray[Any, np.dtype[np.float64]]
     right: np.ndarray[Any, np.dtype[np.bool_]]
+    question: int = 0
 
     @classmethod
     def of(cls, union: Union, said: Sequence[int]) -> Judged:
@@ -115,7 +117,7 @@ def judged(pair: Pair, asked: Iterable[tuple[Recording, str]], report: Report, c
             for place, union in zip(merged, watched.unions, strict=True):
                 found = Judged.of(union, result.token_ids[place:])
                 nodes += len(found.right)
-                yield found
+                yield replace(found, question=number)
         report("questions", min(1.0, (number + 1) / count), {})
 
 
@@ -176,30 +178,37 @@ def street(clips: int) -> Iterator[tuple[Recording, str]]:
 
 def train(where: str, preset: str, out: Path, report: Report, given: Given | None = None) -> Path:
     """Fit the mixture of a pair on rendered clips, or on the questions that are given, and write OUT/pair: the pair with
-    mixture.json, and mixture-report.json with reliability before and after, by drafter, of every second question, which the
-    reported fit did not see."""
+    mixture.json, and mixture-report.json with reliability before and after, by drafter, of every second round, which the
+    reported fit did not see. Questions to a pair of checkpoints: about recordings that are held out; how many are not, since
+    there were too few, the report says (`learned_from`): drafters that learned from them are surer there than they may be."""
     folder = folder_of(where)
-    questions = None if given is None else read_questions(given.questions)  # as many as a fit needs
+    file, questions = PairFile.read(folder), [] if given is None else read_questions(given.questions)
+    kept = held_out(questions) if file.load is not None else frozenset(one.recording.resolve() for one in questions)
+    questions = sorted(questions, key=lambda one: one.recording.resolve() not in kept)  # those first
+    apart = sum(one.recording.resolve() in kept for one in questions)
     pair = load_pair(folder, "two", fit=False).with_policy(**COSTS)  # a drafter beside the target writes on
-    count = min(ASKED * PRESETS[preset], len(questions) if questions is not None else MOST * ASKED * PRESETS[preset])
+    count = min(ASKED * PRESETS[preset], apart or len(questions) or MOST * ASKED * PRESETS[preset])
 
     def asked() -> Iterator[tuple[Recording, str]]:
-        if questions is None:
+        if given is None:
             return street(MOST * PRESETS[preset])
-        return ((question.open(), question.question) for question in questions)
+        return ((question.open(), question.question) for question in questions)  # as many as a fit needs
 
     with pair:
         rows = list(judged(pair, asked(), report, count))
         whole = fitted(rows)
         rounds = rounds_of(pair, whole, list(islice(asked(), 0, count, AGAIN)), report)
+    learned = 0 if given is None else len({row.question for row in rows if row.question >= apart})
+    if file.load is not None:
+        file = file.having_learned("mixture", (questions[number].recording for number in {row.question for row in rows}))
     half = fitted(rows[::2], LEAST // 4)
-    held_out = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
-    about = report_of(half, held_out)
-    with changed_pair(PairFile.read(folder), out) as made:
+    others = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
+    about = {"questions": count, "learned_from": learned, **report_of(half, others)}
+    with changed_pair(file, out) as made:
         made = replace(made, files={**made.files, "mixture": "mixture.json"})
         replace(whole, rounds=rounds).save(made.place("mixture"))
         made.write()
-    write_text(out / "mixture-report.json", json.dumps({"questions": count, **about}, indent=1) + "\n")
+    write_text(out / "mixture-report.json", json.dumps(about, indent=1) + "\n")
     return out / "pair"
 
 

@@ -86,7 +86,7 @@ class TargetTraining(GroundedTraining):
         frame = int(self.rng.integers(8))
         pixels = self.frames(index, [frame]).flatten(0, 1)
         labels = self.clips.column("frame_labels", index)[:, frame].to(pixels.device)
-        with autocast(pixels.device):
+        with autocast(pixels):
             features = self.model.tower(pixels, self.model.config.vision_layer)[:, 1:]
             loss = self.heads.patch_loss(self.heads.patches, features, labels)
         return {"patches": loss}
@@ -110,7 +110,7 @@ class TargetTraining(GroundedTraining):
         labels = self.clips.column("frame_labels", index)[:, chosen].to(pixels.device)
         full = len(before) + 8 * size
         positions = torch.cat([torch.arange(len(before))] + [len(before) + size * f + torch.arange(size) for f in chosen])
-        with autocast(pixels.device):
+        with autocast(pixels):
             features = model.tower(pixels.flatten(0, 1), model.config.vision_layer)
             visual = model.projector(features).unflatten(0, (len(index), count)).flatten(1, 2)
             hidden, _ = through(model.language, before, visual, packed, positions, full)
@@ -144,7 +144,7 @@ class DrafterTraining(GroundedTraining):
         pictures = pixels_from_classes(classes.flatten(0, 1)).unflatten(0, (len(index), -1))
         pixels = augment_events(pictures.contiguous(), self.rng)
         labels = self.clips.column("window_labels", index).to(device)
-        with autocast(device):
+        with autocast(pixels):
             features = model.tower(pixels.flatten(0, 1))
             adapted = model.adaptor(model.projector(features)).unflatten(0, (len(index), config.images))
             visual = torch.cat((adapted.mean(2), adapted.mean(1)), 1)
@@ -221,10 +221,11 @@ def initialise(module: M) -> M:
     return module
 
 
-def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 products where the hardware has them, three to four times faster; weights stay fp32."""
+def autocast(beside: Tensor) -> torch.autocast:
+    """bfloat16 products where the hardware has them, three to four times faster: weights that learn stay fp32. And always where
+    a frozen model beside them, of which a weight is given, is in lower precision: fp32 rows could not be multiplied by it."""
     fast = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.autocast(device.type, torch.bfloat16, enabled=fast)
+    return torch.autocast(beside.device.type, torch.bfloat16, enabled=fast or beside.dtype != torch.float32)
 
 
 def answer_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,7 @@ def train(
         raise BadInput(f"the target's {len(said)} answers are shorter than {SHORTEST} tokens: a head learns from longer ones")
     with processes.first_ahead():
         note_run(out, what)  # not before: a question that was refused may be mended
-    learned, judged = apart(answers)
+    learned, judged = apart(answers, asked)
     used = tuple(sorted({token for example in learned for token in example.answer}))
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
     torch.manual_seed(1 + processes.rank)
@@ -100,6 +100,7 @@ def train(
         figures = {"calibration": last_row(out / "calibration.jsonl"), **about, "torch": torch.__version__}
         write_text(out / "heads/heads.json", json.dumps(figures) + "\n")
         return out / "heads"
+    file = file.having_learned(preset.stage.name, (example.question.recording for example in learned))
     return export(file, heads, rates, ends, out, about) if processes.first else out / "pair"
 
 

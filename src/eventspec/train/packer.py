@@ -48,6 +48,10 @@ class PackerTraining(AnswerTraining):
         super().__init__(clips, answers, packed)
         self.target, self.packer = target, packer
 
+    @property
+    def weight(self) -> Tensor:
+        return self.target.weight
+
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
         return self.target.reads(self.rows(clips, index), branches)
 
@@ -83,7 +87,7 @@ def train(
     torch.manual_seed(0)
     initialise(packer).begin_as(target)
     torch.manual_seed(1 + processes.rank)
-    target.to(processes.device)
+    target.to(material.devices(processes)[0])
     frozen = FrozenTarget(target, material.before)
     training = PackerTraining(frozen, packer, learned.source, learned.answers, preset.packed).to(frozen.device)
     stage = replace(material.fitting(preset.stage, processes), name=f"packer-{scale}")
@@ -95,7 +99,8 @@ def train(
     run_stage(stage, training, batches, training.losses, out, calibration.noting(report), processes=processes)
     if not processes.first:
         return out / "pair"
-    figures = {"before": before, "calibration": calibration.note({"step": -1})}
+    after, same = calibration.note({"step": -1}), material.learned_from_judged
+    figures = {"before": before, "calibration": after, "learned_from_judged": same}
     return export(material.file, packer, target.to("cpu").eval(), out, figures)
 
 

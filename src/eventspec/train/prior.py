@@ -17,7 +17,6 @@ from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.material import answers_of_target, every_question, material_of
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
-from eventspec.train.workspace import apart
 
 NAME = "prior"
 FIGURES = "prior-report.json"
@@ -47,12 +46,13 @@ def train(
     learned: Texts
     judged: Texts
     if file.load is not None and given is not None:
-        with answers_of_target(file, preset, given, report, processes) as (_, examples):
-            kept = apart(examples)
+        with answers_of_target(file, preset, given, report, processes) as (_, kept):
+            alike = kept[0] is kept[1]
+            file = file.having_learned(NAME, (example.question.recording for example in kept[0]))
         learned, judged = ([(example.question.question, example.answer) for example in part] for part in kept)
     else:
         material = material_of(pair, preset, out, report, given, workers, processes)
-        parts = (material.learned, material.judged)
+        parts, alike = (material.learned, material.judged), material.learned_from_judged
         learned, judged = ([(text, branch.answer) for _, _, text, branch in every_question(part)] for part in parts)
     if not processes.first:
         return out / "pair"
@@ -62,6 +62,7 @@ def train(
         prior.save(made.place("prior"))
         made.write()
     figures = {"answers": len(learned), "judged": len(judged), "tokens": right_share(prior, judged)}
+    figures["learned_from_judged"] = alike
     write_text(out / FIGURES, json.dumps(figures) + "\n")
     return out / "pair"
 

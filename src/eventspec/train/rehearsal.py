@@ -102,7 +102,7 @@ def _sizes(paths: Iterable[Path]) -> list[int]:
 
 
 def most_in_use() -> int:
-    """Bytes, the most at once: of the device where there is one, else of the process."""
+    """Bytes, the most at once: of the fullest device where there is one, else of the process."""
     if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
+        return max(int(torch.cuda.max_memory_allocated(number)) for number in range(torch.cuda.device_count()))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -175,13 +175,21 @@ def _said(context: RecordingContext, question: str, longest: int) -> Said:
     return answer, ids.tolist(), [[round(log, 4) for log in row] for row in logs.tolist()]
 
 
-def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
-    """Those to learn from, and those of other recordings to measure on, whatever they are called; the same where there is one
-    recording only."""
-    places = [whole_of(example.question.recording).resolve() for example in answers]
-    recordings = list(dict.fromkeys(places))
-    kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
-    judged = [example for place, example in zip(places, answers, strict=True) if place in kept]
-    if not judged:
-        return answers, answers
-    return [example for place, example in zip(places, answers, strict=True) if place not in kept], judged
+def place_of(question: Question) -> Path:
+    """Of its recording, whatever it is called."""
+    return whole_of(question.recording).resolve()
+
+
+def held_out(asked: Iterable[Question]) -> frozenset[Path]:
+    """The recordings, as `place_of`, that every training on these questions, or on the first of them, keeps back to measure on;
+    none where there is one only."""
+    recordings = list(dict.fromkeys(map(place_of, asked)))
+    return frozenset(recordings[:: max(2, min(JUDGED, len(recordings)))] if len(recordings) > 1 else ())
+
+
+def apart(answers: list[Example], asked: Iterable[Question]) -> tuple[list[Example], list[Example]]:
+    """Of the answers to the questions that were `asked`, those to learn from, and those about recordings that are `held_out`;
+    the same where one of both is empty."""
+    kept = held_out(asked)
+    parts = [[one for one in answers if (place_of(one.question) in kept) == judged] for judged in (False, True)]
+    return (parts[0], parts[1]) if all(parts) else (answers, answers)
