@@ -55,6 +55,14 @@ def test_one_recording_is_not_learned_from_and_judged_by_two_names(asked: list[Q
     assert not parts[0] & parts[1]
 
 
+def test_short_answers_do_not_decide_which_recordings_are_held_out(tmp_path: Path) -> None:
+    examples = [Example(Question("", tmp_path / f"{number}", "?", ""), (1,) * (1 + number % 3)) for number in range(20)]
+    every, some = apart(examples), apart(examples, 2)
+    assert every[1] == [examples[number] for number in (0, 8, 16)]
+    assert some == tuple([example for example in part if len(example.answer) >= 2] for part in every)
+    assert apart(examples[:2], 2) == ([examples[1]], [examples[1]]), "what is left is of one recording"
+
+
 class OneOfTwo(Processes):
     """One of two processes; what happens `meanwhile`, happens when it waits for the other."""
 

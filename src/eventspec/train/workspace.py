@@ -63,8 +63,7 @@ def who_answers(folder: Path, how: LoadOptions) -> str:
 class Answers:
     """Answers of a target (see `who_answers`), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
     process `rank` writes a file of its own, and all are read. Several trainings may write at once. Those of another target or
-    length stay there, and are not used.
-    `known`: by recording, its window and question."""
+    length stay there, and are not used. `known`: by recording, its window and question."""
 
     def __init__(self, folder: Path, target: str, longest: int, rank: int = 0) -> None:
         self.folder, self.longest = folder, longest
@@ -175,13 +174,17 @@ def _said(context: RecordingContext, question: str, longest: int) -> Said:
     return answer, ids.tolist(), [[round(log, 4) for log in row] for row in logs.tolist()]
 
 
-def apart(answers: list[Example]) -> tuple[list[Example], list[Example]]:
-    """Those to learn from, and those of other recordings to measure on, whatever they are called; the same where there is one
-    recording only."""
+def apart(answers: list[Example], shortest: int = 1) -> tuple[list[Example], list[Example]]:
+    """Those to learn from, and those of other recordings to measure on, whatever these are called; the same where there is one
+    recording only. Of answers of so many tokens at least: which recordings are kept back does not go by that."""
     places = [whole_of(example.question.recording).resolve() for example in answers]
     recordings = list(dict.fromkeys(places))
     kept = set(recordings[:: max(2, min(JUDGED, len(recordings)))]) if len(recordings) > 1 else set()
-    judged = [example for place, example in zip(places, answers, strict=True) if place in kept]
-    if not judged:
-        return answers, answers
-    return [example for place, example in zip(places, answers, strict=True) if place not in kept], judged
+    usable = [
+        (place in kept, example) for place, example in zip(places, answers, strict=True) if len(example.answer) >= shortest
+    ]
+    learned, judged = ([example for held, example in usable if held == part] for part in (False, True))
+    if learned and judged:
+        return learned, judged
+    every = [example for _, example in usable]
+    return every, every
