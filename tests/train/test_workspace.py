@@ -50,9 +50,21 @@ def test_one_recording_is_not_learned_from_and_judged_by_two_names(asked: list[Q
     assert [question.recording.name for question in read[:3]] == ["a", "b", "c"]
     assert {question.recording for question in read} == {tmp_path / name for name in "abc"}
     examples = [Example(Question("", tmp_path / name, "?", ""), (1, 2, 3)) for name in names]
-    parts = [{whole_of(example.question.recording).resolve() for example in part} for part in apart(examples)]
+    parts = [
+        {whole_of(example.question.recording).resolve() for example in part}
+        for part in apart(examples, [one.question for one in examples])
+    ]
     assert all(parts)
     assert not parts[0] & parts[1]
+
+
+def test_short_answers_do_not_decide_which_recordings_are_held_out(tmp_path: Path) -> None:
+    examples = [Example(Question("", tmp_path / f"{number}", "?", ""), (1,) * (1 + number % 3)) for number in range(20)]
+    asked = [one.question for one in examples]
+    every, some = apart(examples, asked), apart(examples, asked, 2)
+    assert every[1] == [examples[number] for number in (0, 8, 16)]
+    assert some == tuple([example for example in part if len(example.answer) >= 2] for part in every)
+    assert apart(examples[:2], asked[:2], 2) == ([examples[1]], [examples[1]]), "what is left is of one recording"
 
 
 class OneOfTwo(Processes):

@@ -126,7 +126,8 @@ class PairFile:
         for place in (self.folder, *map(self.place, self.files), *(place for _, place in self._parts())):
             there = place.resolve()
             if wanted == there or wanted in there.parents or there in wanted.parents:
-                raise BadInput(f"{other} would replace {place}, which pair {self.name} points to: choose another --out")
+                hurt = f"{other} would replace {place}, or lie in it"
+                raise BadInput(f"{hurt}, and pair {self.name} needs that: choose another --out")
 
     def _parts(self) -> Iterator[tuple[str, Path]]:
         """What it lists beside its models, each with its place."""

@@ -76,12 +76,11 @@ def train(
     with processes.first_ahead():
         same_run(out, what)
     said = target_answers(pair, given.questions, asked, known, report, processes)
-    answers = [example for example in said if len(example.answer) >= SHORTEST]
-    if not answers:
+    learned, judged = apart(said, asked, SHORTEST)
+    if not learned:
         raise BadInput(f"the target's {len(said)} answers are shorter than {SHORTEST} tokens: a head learns from longer ones")
     with processes.first_ahead():
         note_run(out, what)  # not before: a question that was refused may be mended
-    learned, judged = apart(answers, asked)
     used = tuple(sorted({token for example in learned for token in example.answer}))
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
     torch.manual_seed(1 + processes.rank)
@@ -89,9 +88,10 @@ def train(
     stage = replace(preset.stage, batch=max(1, min(preset.stage.batch, len(learned) // processes.count)))
     batches = shuffled(range(len(learned)), stage.batch, 400, processes=processes)
     rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report, processes)
+    answers = len(learned) + (0 if learned is judged else len(judged))
     about = {
-        "answers": len(answers),
-        "too_short": len(asked) - len(answers),
+        "answers": answers,
+        "too_short": len(asked) - answers,
         "judged": len(judged),
         "learned_from_judged": learned is judged,
     }

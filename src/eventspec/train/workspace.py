@@ -63,8 +63,7 @@ def who_answers(folder: Path, how: LoadOptions) -> str:
 class Answers:
     """Answers of a target (see `who_answers`), of up to `longest` tokens, in a folder's answers*.jsonl, one JSON object a line:
     process `rank` writes a file of its own, and all are read. Several trainings may write at once. Those of another target or
-    length stay there, and are not used.
-    `known`: by recording, its window and question."""
+    length stay there, and are not used. `known`: by recording, its window and question."""
 
     def __init__(self, folder: Path, target: str, longest: int, rank: int = 0) -> None:
         self.folder, self.longest = folder, longest
@@ -187,9 +186,9 @@ def held_out(asked: Iterable[Question]) -> frozenset[Path]:
     return frozenset(recordings[:: max(2, min(JUDGED, len(recordings)))] if len(recordings) > 1 else ())
 
 
-def apart(answers: list[Example], asked: Iterable[Question]) -> tuple[list[Example], list[Example]]:
+def apart(answers: list[Example], asked: Iterable[Question], shortest: int = 1) -> tuple[list[Example], list[Example]]:
     """Of the answers to the questions that were `asked`, those to learn from, and those about recordings that are `held_out`;
-    the same where one of both is empty."""
-    kept = held_out(asked)
-    parts = [[one for one in answers if (place_of(one.question) in kept) == judged] for judged in (False, True)]
-    return (parts[0], parts[1]) if all(parts) else (answers, answers)
+    the same where one of both is empty. Of so many tokens at least: which recordings are kept back does not go by that."""
+    kept, usable = held_out(asked), [one for one in answers if len(one.answer) >= shortest]
+    learned, judged = ([one for one in usable if (place_of(one.question) in kept) == part] for part in (False, True))
+    return (learned, judged) if learned and judged else (usable, usable)
