@@ -97,8 +97,8 @@ def train(
     run_stage(stage, training, batches, training.losses, out, calibration.noting(report), processes=processes)
     if not processes.first:
         return out / "pair"
-    figures = {"before": before, "calibration": calibration.note({"step": -1})}
-    figures |= {"learned_from_judged": material.learned_from_judged}
+    figures: dict[str, Any] = {"before": before, "calibration": calibration.note({"step": -1})}
+    figures["learned_from_judged"] = material.learned_from_judged
     return export(material.file, packer, target.to("cpu").eval(), out, figures)
 
 
