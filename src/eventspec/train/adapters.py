@@ -160,7 +160,8 @@ def learn(
 
 
 def even(answers: Mapping[int, list[Branch]], recording: Callable[[int], int] = int) -> dict[int, list[Branch]]:
-    """Those about recordings of even numbers, as `Told.recording` has them: they decide which adapter is best, and the others calibrate when to trust it."""
+    """Those about recordings of even numbers, as `Told.recording` has them: they decide which adapter is best, the others
+    calibrate when to trust it."""
     return {number: known for number, known in answers.items() if recording(number) % 2 == 0}
 
 
