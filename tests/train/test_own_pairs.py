@@ -355,7 +355,7 @@ def test_windows_of_one_recording_are_one_recording(tmp_path: Path) -> None:
     asked = [Question("", Path(name), "?", "", window=(at, at + 10)) for name in ("a", "b/../a", "b") for at in range(3)]
     told = _told([Example(question, (1, 2, 3)) for question in asked], tmp_path, (None, None), None, ())
     assert [told.recording(number) for number in sorted(told.answers)] == [0] * 6 + [1] * 3
-    assert list(even(told, told.answers)) == list(range(6))
+    assert list(even(told.answers, told.recording)) == list(range(6))
 
 
 def test_an_event_model_is_wanted_by_name() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,14 +110,17 @@ def train(
     training.to(frozen.device)
     log = out / "calibration.jsonl"
     fitting = replace(preset, stage=material.fitting(preset.stage, processes))
-    learn(training, fitting, chosen, (judged.source, even(judged, judged_text)), log, report, processes)
+    learn(training, fitting, chosen, (judged.source, even(judged_text, judged.recording)), log, report, processes)
     if not processes.first:
         return out / "pair"
     if isinstance(training, FreeRunning):
         write_figures(out / FIGURES, last_row(log), adapters, material.learned_from_judged)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, events, adapters, learned.source, {}, preset.packed)
-        same, theirs = alike_share(training.answers, judged_text), judge.agreement(judged.source, even(judged, judged.answers))
+        same, theirs = (
+            alike_share(training.answers, judged_text),
+            judge.agreement(judged.source, even(judged.answers, judged.recording)),
+        )
         write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
     whole = export(material.file, adapters, (drafter, frozen), out, log, material.learned_from_judged)
@@ -156,9 +159,10 @@ def learn(
             calibration.note({"phase": phase})
 
 
-def even(judged: Told, answers: Mapping[int, list[Branch]]) -> dict[int, list[Branch]]:
-    """Those about recordings of even numbers: they decide which adapter is best, and the others calibrate when to trust it."""
-    return {number: known for number, known in answers.items() if judged.recording(number) % 2 == 0}
+def even(answers: Mapping[int, list[Branch]], recording: Callable[[int], int] = int) -> dict[int, list[Branch]]:
+    """Those about recordings of even numbers, as `Told.recording` has them: they decide which adapter is best, the others
+    calibrate when to trust it."""
+    return {number: known for number, known in answers.items() if recording(number) % 2 == 0}
 
 
 def name_of(kind: str, output: Output) -> str:

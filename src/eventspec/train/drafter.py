@@ -126,7 +126,7 @@ def train(
         return out / "pair"
     figures["calibration"] = calibration.note({"step": -1})
     about: dict[str, Any] = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
-    about |= {"learned_from_judged": material.learned_from_judged}
+    about["learned_from_judged"] = material.learned_from_judged
     about |= {"parameters": sum(parameter.numel() for parameter in model.parameters()), "torch": torch.__version__}
     file = replace(file, learned=material.file.learned)
     return export(file, model.to("cpu").eval(), first, about, out)

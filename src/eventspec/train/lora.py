@@ -127,9 +127,9 @@ def train(
     if not processes.first:
         return out / "pair"
     figures["calibration"] = calibration.note({"step": -1})
-    about = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
-    same = {"learned_from_judged": material.learned_from_judged}
-    size = {**same, "rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
+    about: dict[str, Any] = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
+    about["learned_from_judged"] = material.learned_from_judged
+    size = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
     return export(material.file, training.merged(), {**about, **size}, out)
 
 

@@ -99,8 +99,8 @@ def train(
     run_stage(stage, training, batches, training.losses, out, calibration.noting(report), processes=processes)
     if not processes.first:
         return out / "pair"
-    after, same = calibration.note({"step": -1}), material.learned_from_judged
-    figures = {"before": before, "calibration": after, "learned_from_judged": same}
+    figures: dict[str, Any] = {"before": before, "calibration": calibration.note({"step": -1})}
+    figures["learned_from_judged"] = material.learned_from_judged
     return export(material.file, packer, target.to("cpu").eval(), out, figures)
 
 
