@@ -152,8 +152,11 @@ def test_models_that_make_no_pair_are_refused(place: Path, capsys: pytest.Captur
         (("--target", "target", "--drafter", "target"), "the drafter of a pair must see events"),
         (("--target", "nowhere"), "nowhere"),
         (("--target", "target", "--drafter-device", "the other"), "device 'the other' is none"),
+        (("--target", "target", "--drafter", "drafter", "--drafter-device", "nix"), "device 'nix' is of no kind that there is"),
+        (("--target", "target", "--drafter-device", "cpu"), "--drafter-device is for --drafter"),
+        (("--target", "target", "--out", "target/x"), "which is read: choose another place"),
     ):
-        assert says in refused(capsys, "models", "pair", *words, "--out", "new")
+        assert says in refused(capsys, "models", "pair", "--out", "new", *words)
         assert not Path("new").exists()
     made(capsys)
     assert "mine" in refused(capsys, "models", "pair", "--target", "target", "--out", "mine")

@@ -76,11 +76,17 @@ def make_pair(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a pair.toml that points to two checkpoint folders where they lie: every command takes it as --pair."""
+    from eventspec.machine import DEVICES
     from eventspec.models.shards import check_files
 
     check_empty(out)
     check_outputs({"--out": out}, [target, drafter])
     options.check_devices(device, drafter_device)
+    for one in (device, drafter_device):  # it may be one of the machine that the pair is for
+        if one is not None and one.partition(":")[0] not in DEVICES:
+            raise BadInput(f"device '{one}' is of no kind that there is: choose one of {', '.join(DEVICES)}")
+    if drafter is None and drafter_device is not None:
+        raise BadInput("--drafter-device is for --drafter, a checkpoint folder: leave it out, or give both")
     for folder in (target, drafter):
         if folder is not None:
             if not folder.is_dir():
