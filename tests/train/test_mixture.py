@@ -59,7 +59,8 @@ def test_a_mixture_is_fitted_on_recordings_that_trainings_keep_back(
 ) -> None:
     """On others only where these are too few, and then the report says so."""
     given = Given(tmp_path / "qa.jsonl", tmp_path)
-    recipe.train(str(tmp_path), "smoke", tmp_path / "out", lambda *words: None, given)
+    out = tmp_path.with_name(f"{tmp_path.name}-out")
+    recipe.train(str(tmp_path), "smoke", out, lambda *words: None, given)
     assert "".join(asked) == places
-    report = json.loads((tmp_path / "out/mixture-report.json").read_text())
+    report = json.loads((out / "mixture-report.json").read_text())
     assert (report["questions"], report["learned_from"]) == (2, learned)

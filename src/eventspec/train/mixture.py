@@ -39,7 +39,7 @@ from eventspec.scenes.writer import as_recording
 from eventspec.train.answers import TrainingPreset, presets_of
 from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.names import Given
-from eventspec.train.workspace import held_out
+from eventspec.train.workspace import held_out, place_of
 
 PRESETS = {"cpu": 200, "smoke": 4}
 """Clips of the calibration split, with two questions each; of given questions so many, where there are more."""
@@ -183,9 +183,9 @@ def train(where: str, preset: str, out: Path, report: Report, given: Given | Non
     there were too few, the report says (`learned_from`): drafters that learned from them are surer there than they may be."""
     folder = folder_of(where)
     file, questions = PairFile.read(folder), [] if given is None else read_questions(given.questions)
-    kept = held_out(questions) if file.load is not None else frozenset(one.recording.resolve() for one in questions)
-    questions = sorted(questions, key=lambda one: one.recording.resolve() not in kept)  # those first
-    apart = sum(one.recording.resolve() in kept for one in questions)
+    kept = held_out(questions) if file.load is not None else frozenset(place_of(one) for one in questions)
+    questions = sorted(questions, key=lambda one: place_of(one) not in kept)  # those first
+    apart = sum(place_of(one) in kept for one in questions)
     pair = load_pair(folder, "two", fit=False).with_policy(**COSTS)  # a drafter beside the target writes on
     count = min(ASKED * PRESETS[preset], apart or len(questions) or MOST * ASKED * PRESETS[preset])
 
