@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:  # what asks for more threads than one still gets them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A training would start its process again, with another allocator, in the place of the tests.
+os.environ.setdefault("MALLOC_TOP_PAD_", "0")
 # A shell starts what it runs in the background with interrupts ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
