@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "lazy", "meta")
 """Kinds of devices that torch may have."""
 
 
@@ -61,6 +61,8 @@ def unusable(device: str) -> str | None:
     kind = device.partition(":")[0]
     if kind not in DEVICES:
         return "there is no such kind of device"
+    if kind == "meta":
+        return "it has shapes and no numbers"
     spec = importlib.util.find_spec("torch") if kind == "cuda" else None
     if spec is None or spec.origin is None:
         return None

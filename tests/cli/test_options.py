@@ -178,7 +178,7 @@ def test_damaged_folders_are_named_before_torch_is_loaded(tmp_path: Path) -> Non
     words += [list(compare), [*compare, "--resume"], ["events", "render", "example:street", "--out", "link"]]
     said = [says for _, says in lines] * 2 + ["odd/config.json is not valid JSON", "part/gone.safetensors is missing"]
     words += [["demo", "--out", "link"]]
-    said += ["rows.txt holds no rows of a comparison"] * 2 + ["link: exists already", "link: No such file"]
+    said += ["rows.txt holds no rows of a comparison"] * 2 + ["link: exists already", "link is a link that leads nowhere"]
     check_refused_early(zip(words, said, strict=True), tmp_path)
 
 
@@ -311,11 +311,11 @@ def test_asking_without_a_pause_says_what_it_costs(capsys: pytest.CaptureFixture
 
 
 def test_the_figures_of_a_training_are_those_of_its_heads() -> None:
-    assert _taus({"eagle": 2.5, "hivis": 2.0}, ["eagle"]) == [
+    assert _taus({"eagle": 2.5, "hivis": 2.0}, ["eagle"], "") == [
         "eagle    tau of a chain of 8 on calibration clips: 2.50",
         "not trained now: hivis",
     ]
-    assert len(_taus({"eagle": 2.5}, ["eagle"])) == 1
+    assert len(_taus({"eagle": 2.5}, ["eagle"], "")) == 1
 
 
 def test_one_of_a_thing_is_no_plural() -> None:

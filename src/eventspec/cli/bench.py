@@ -146,15 +146,8 @@ def compare(
         check_choices(methods, ["drafter"])
     check_arms(methods, controls, contexts)
     given = drawn.given(call, models)
-    kept_back = {"held_out": True} if held_out else {}
-    about = {
-        **asdict(reading),
-        "risk": compared.risk,
-        "draft": models.draft,
-        **models.about(chosen),
-        **drawn.grammar,
-        **kept_back,
-    }
+    about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
+    about |= {"held_out": True} if held_out else {}
     suits = models.suits(methods if "real" in controls else ["autoregressive"], ("events",))
     asked = _asked(questions, limit, held_out, reading, suits)
     read = [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]

@@ -121,7 +121,7 @@ def _check_some(path: Path, found: QuestionSet) -> None:
     lacks = [f"{gone} missing, first {found.missing[0]}"] if found.missing else []
     lacks += [f"{several(found.left_out, 'window lacks', 'windows lack')} events or frames"] if found.left_out else []
     if found.notes and not lacks:
-        raise BadInput(str(path.parent / found.notes[0]))
+        raise BadInput(str(path.parent / found.notes[-1]))
     how = "see `eventspec dataset verify`, or name their folder with --recordings"
     raise BadInput(f"{path}: {', '.join(lacks) or 'no question'}: {how}")
 
