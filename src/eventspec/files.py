@@ -39,6 +39,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         raise BadInput(str(error).replace(str(part), str(path))) from None
     except (OSError, RuntimeError) as error:  # torch's writer raises the second
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()).replace(str(part), str(path))
+        if "inline_container" in reason:  # so torch says that it could not write on
+            reason = os.strerror(errno.ENOSPC)
         raise BadInput(f"{path} cannot be written ({reason}): choose another place") from None
     finally:
         with suppress(OSError):  # it was renamed, or could not be made

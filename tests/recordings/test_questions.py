@@ -70,7 +70,7 @@ def test_a_question_sees_its_window_of_events_and_frames(tmp_path: Path) -> None
         ([None, -5], "up to -5 us is outside the recording"),
         ([5, 5], r"the window \[5, 5\) us is empty"),
         ([9, 5], "ends before it begins"),
-        ([0.5, 9], r"window is \[0.5, 9\]: wanted \[start_us, end_us\], whole microseconds"),
+        ([0.5, 9], r"window is \[0.5, 9\]: wanted \[start, end\], whole microseconds"),
         ([True, 9], r"window is \[True, 9\]"),
         (["0", "9"], "window is"),
         ([0, 2**63], "window is"),

@@ -312,7 +312,7 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
     assert found.evidence > 5
     assert found.of == {"adapter": digest_of(tmp_path)}
     assert 0 < found.threshold(0.1) <= 1
-    for few, says in ((rows[:20], "are too few to fit a predictor on: 40 are needed"), ([], "of an odd number ended")):
+    for few, says in ((rows[:20], "are too few to fit a predictor on: 40 are needed"), ([], "that are kept to calibrate on")):
         why = recipe.save_calibrated(few, tmp_path)
         assert why is not None and says in why
         kept = Calibrated.load(tmp_path / ACCEPTANCE)

@@ -140,7 +140,7 @@ def _window(given: Any, where: str) -> Ends | None:
     if given is None or given == [None, None]:
         return None
     if not isinstance(given, list) or len(given) != 2 or not all(_is_time(end) for end in given):
-        wanted = "[start_us, end_us], whole microseconds on the recording's clock, null for an end that is the recording's"
+        wanted = "[start, end], whole microseconds on the recording's clock, null for an end that is the recording's"
         raise BadInput(f"{where}: window is {str(given)[:60]}: wanted {wanted}")
     start, end = given
     if None not in given and start >= end:

@@ -239,7 +239,7 @@ def save_calibrated(rows: Sequence[JudgedAnswer], folder: Path) -> str | None:
     numbers, features, right = zip(*learned, strict=True) if learned else ((), (), ())
     try:
         if not judged:
-            raise BadInput("no answer from events about a recording of an odd number ended")
+            raise BadInput("no answer from events came to an end about the recordings that are kept to calibrate on")
         predictor = Predictor.fit(FEATURES, features, right)
     except BadInput as error:
         Calibrated.of_nothing(FEATURES, of).save(folder / ACCEPTANCE)
