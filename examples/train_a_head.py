@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import eventspec as es
+from eventspec.train.names import Given
 from eventspec.train.own import train
 
 
@@ -21,7 +22,8 @@ with tempfile.TemporaryDirectory() as folder:
     questions = Path(folder) / "qa.jsonl"
     rows = [{"recording": "example:street", "question": question, "answer": "-"} for question in asked]
     questions.write_text("\n".join(map(json.dumps, rows)))
-    heads = train(pair.checkpoint, questions, "smoke", ["eagle"], Path(folder) / "out", tell)
+    given = Given(questions, work=Path(folder) / "work")  # where the target's answers are kept
+    heads = train(pair.checkpoint, given, "smoke", ["eagle"], Path(folder) / "out", tell)
     trained = pair.with_head(str(heads / "eagle"))
     plain, drafted = (es.generate(trained, recording, asked[0], method) for method in ("autoregressive", "eagle"))
 assert drafted.token_ids == plain.token_ids  # whatever a head drafts
