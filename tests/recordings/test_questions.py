@@ -154,3 +154,12 @@ def test_a_window_of_a_long_file_is_found_without_reading_it_all(tmp_path: Path,
     assert len(seen.video or ()) == 2
     assert seen.events is not None
     assert seen.span.start_us == trees.START_US
+
+
+def test_a_recording_is_the_same_by_whatever_name(tmp_path: Path) -> None:
+    """So that what a training keeps back, or learned from, is known again where another file asks about it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/recording.toml").write_text("")
+    (tmp_path / "link").symlink_to("a")
+    names = ("a", "link", "a/../a", "a/recording.toml")
+    assert {Question("", tmp_path / name, "?", "").resolved for name in names} == {(tmp_path / "a").resolve()}

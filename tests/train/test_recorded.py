@@ -17,7 +17,7 @@ from eventspec.drafters.heads import RECIPES, TargetSizes, family_of
 from eventspec.models.video_llava import load_video_llava
 from eventspec.pairs import load_pair
 from eventspec.pairs.pair_file import DATA
-from eventspec.recordings.qa import Ends, Question
+from eventspec.recordings.qa import Ends, Question, held_out
 from eventspec.recordings.recording import files_of
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.writer import as_recording
@@ -27,7 +27,7 @@ from eventspec.train.frozen import FrozenTarget, StreetBatches
 from eventspec.train.heads import new_heads
 from eventspec.train.own import RecordedBatches
 from eventspec.train.recorded import Recorded
-from eventspec.train.workspace import Answers, Example, apart, held_out, target_answers
+from eventspec.train.workspace import Answers, Example, apart, target_answers
 
 QUESTION, ANSWER = "What is ahead?", (40, 50, 60, 70, 2)
 LAYERS = (2, 4)

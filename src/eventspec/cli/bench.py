@@ -180,18 +180,16 @@ def compare(
 def _asked(place: Path, limit: int, held_out: bool, reading: Reading, suits: Check) -> list[Question]:
     """The questions of a file, `held_out`: those about recordings that trainings on all of them keep back; BadInput where there
     is one recording only."""
+    from eventspec.recordings.qa import held_out as recordings_of
     from eventspec.recordings.qa import read_questions
 
     if not held_out:
         return read_questions(place, limit, reading.open, suits)
-    from eventspec.train.workspace import held_out as recordings_of  # imports torch
-    from eventspec.train.workspace import place_of
-
     asked = read_questions(place, 0, reading.open, suits)
     kept = recordings_of(asked)
     if not kept:
         raise BadInput(f"--held-out: {place} asks about one recording only, of which trainings keep nothing back: add another")
-    return [question for question in asked if place_of(question) in kept][: limit or None]
+    return [question for question in asked if question.resolved in kept][: limit or None]
 
 
 def _learned_from(models: options.Models, asked: list[Question]) -> dict[str, Any]:
@@ -199,7 +197,7 @@ def _learned_from(models: options.Models, asked: list[Question]) -> dict[str, An
     from eventspec.pairs.pair_file import PairFile, folder_of
 
     known = {} if models.target is not None else PairFile.read(folder_of(models.name)).learned
-    parts = [known[place] for question in asked if (place := str(question.recording.resolve())) in known]
+    parts = [known[place] for question in asked if (place := str(question.resolved)) in known]
     names = dict.fromkeys(name for several in parts for name in several.split(", "))
     return {"learned_from": {"questions": len(parts), "parts": list(names)}} if parts else {}
 

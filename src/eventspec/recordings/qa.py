@@ -3,7 +3,7 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ Ends = tuple[int | None, int | None]
 """[start_us, end_us) on a recording's clock; None for an end that is the recording's own."""
 Opening = Callable[[Path], Recording]
 Check = Callable[[Recording, Window | None], None]
+JUDGED = 8
+"""One recording in so many is kept back to measure on, at least one where there are two."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Question:
         """What is asked about: the same for questions that can share what was read of it."""
         return self.recording, self.window
 
+    @property
+    def resolved(self) -> Path:
+        """Where its recording lies, whatever it is called."""
+        return whole_of(self.recording).resolve()
+
     def __str__(self) -> str:
         return str(self.recording) if self.window is None else f"{self.recording}, window {list(self.window)}"
 
@@ -49,6 +56,13 @@ class Question:
     def cut(self, recording: Recording) -> Recording:
         """The window of the recording, as views; BadInput for one that is outside it."""
         return recording if self.window is None else recording.slice(recording.window(*self.window))
+
+
+def held_out(asked: Iterable[Question]) -> frozenset[Path]:
+    """The recordings, as `Question.resolved`, that every training on these questions, or on the first of them, keeps back to
+    measure on; none where there is one only."""
+    recordings = list(dict.fromkeys(question.resolved for question in asked))
+    return frozenset(recordings[:: max(2, min(JUDGED, len(recordings)))] if len(recordings) > 1 else ())
 
 
 def another(own: tuple[str | Path, Ends | None], others: Sequence[tuple[str | Path, Ends | None]]) -> int | None:

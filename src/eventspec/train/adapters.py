@@ -213,7 +213,7 @@ def calibrate(pair: Path, name: str, material: Material, report: Report) -> None
     learned = material.learned_from_judged
     why = save_calibrated([] if learned else list(_from_events(pair, name, material.judged, report)), pair / "adapters" / name)
     if why is None and isinstance(material.judged.source, Recorded):
-        calibrated = (question.recording for question in material.judged.source.asked)
+        calibrated = (question.resolved for question in material.judged.source.asked)
         PairFile.read(pair).having_learned("skip-encode", calibrated).write()
     if why is not None:
         figures = read_json(pair / FIGURES)

@@ -204,7 +204,7 @@ def material_of_questions(
                 same_run(out, noted)
 
     with answers_of_target(file, preset, given, report, processes, checked) as (pair, kept):
-        known = file.having_learned(preset.stage.name, (example.question.recording for example in kept[0]))
+        known = file.having_learned(preset.stage.name, (example.question.resolved for example in kept[0]))
         models, tokens, text = replace(models_of(pair), file=known), pair.tokens, pair.parts.text_ids
         frames = None if isinstance(models.own_target, str) else pair.parts.frame_encoder
     if noted:  # not before: a question that was refused may be mended

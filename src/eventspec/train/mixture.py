@@ -32,14 +32,13 @@ from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.names import BLIND, HYBRID
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import read_questions
+from eventspec.recordings.qa import held_out, read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
 from eventspec.train.answers import TrainingPreset, presets_of
 from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.names import Given
-from eventspec.train.workspace import held_out, place_of
 
 PRESETS = {"cpu": 200, "smoke": 4}
 """Clips of the calibration split, with two questions each; of given questions so many, where there are more."""
@@ -183,9 +182,9 @@ def train(where: str, preset: str, out: Path, report: Report, given: Given | Non
     there were too few, the report says (`learned_from`): drafters that learned from them are surer there than they may be."""
     folder = folder_of(where)
     file, questions = PairFile.read(folder), [] if given is None else read_questions(given.questions)
-    kept = held_out(questions) if file.load is not None else frozenset(place_of(one) for one in questions)
-    questions = sorted(questions, key=lambda one: place_of(one) not in kept)  # those first
-    apart = sum(place_of(one) in kept for one in questions)
+    kept = held_out(questions) if file.load is not None else frozenset(one.resolved for one in questions)
+    questions = sorted(questions, key=lambda one: one.resolved not in kept)  # those first
+    apart = sum(one.resolved in kept for one in questions)
     pair = load_pair(folder, "two", fit=False).with_policy(**COSTS)  # a drafter beside the target writes on
     count = min(ASKED * PRESETS[preset], apart or len(questions) or MOST * ASKED * PRESETS[preset])
 
@@ -200,7 +199,7 @@ def train(where: str, preset: str, out: Path, report: Report, given: Given | Non
         rounds = rounds_of(pair, whole, list(islice(asked(), 0, count, AGAIN)), report)
     learned = 0 if given is None else len({row.question for row in rows if row.question >= apart})
     if file.load is not None:
-        file = file.having_learned("mixture", (questions[number].recording for number in {row.question for row in rows}))
+        file = file.having_learned("mixture", (questions[number].resolved for number in {row.question for row in rows}))
     half = fitted(rows[::2], LEAST // 4)
     others = [row for row in rows[1::2] if all(name in half.weights for name in row.names) and len(row.right)]
     about = {"questions": count, "learned_from": learned, **report_of(half, others)}

@@ -100,7 +100,7 @@ def train(
         figures = {"calibration": last_row(out / "calibration.jsonl"), **about, "torch": torch.__version__}
         write_text(out / "heads/heads.json", json.dumps(figures) + "\n")
         return out / "heads"
-    file = file.having_learned(preset.stage.name, (example.question.recording for example in learned))
+    file = file.having_learned(preset.stage.name, (example.question.resolved for example in learned))
     return export(file, heads, rates, ends, out, about) if processes.first else out / "pair"
 
 

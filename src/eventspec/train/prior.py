@@ -48,7 +48,7 @@ def train(
     if file.load is not None and given is not None:
         with answers_of_target(file, preset, given, report, processes) as (_, kept):
             alike = kept[0] is kept[1]
-            file = file.having_learned(NAME, (example.question.recording for example in kept[0]))
+            file = file.having_learned(NAME, (example.question.resolved for example in kept[0]))
         learned, judged = ([(example.question.question, example.answer) for example in part] for part in kept)
     else:
         material = material_of(pair, preset, out, report, given, workers, processes)

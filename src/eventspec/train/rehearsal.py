@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 
 from eventspec.core import BadInput
+from eventspec.recordings.qa import JUDGED
 from eventspec.train.answers import TrainingPreset
 from eventspec.train.loop import Report
 from eventspec.train.material import ASKED
 from eventspec.train.names import Given
 from eventspec.train.recorded import EVENTS, FOLDER, FRAMES, MOST_BYTES
-from eventspec.train.workspace import JUDGED
 
 STEPS = 2
 """Of these the second one has the optimiser's state beside it."""

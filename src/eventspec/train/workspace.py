@@ -21,13 +21,11 @@ from eventspec.pairs import Pair
 from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile, fingerprint_of
 from eventspec.recordings import Recording
-from eventspec.recordings.qa import Ends, Question
+from eventspec.recordings.qa import Ends, Question, held_out
 from eventspec.recordings.recording import files_of, whole_of
 from eventspec.train.loop import Report, append_row
 from eventspec.train.processes import ALONE, Processes
 
-JUDGED = 8
-"""One recording in so many is kept back to measure on, at least one where there are two."""
 TOP = 8
 """Tokens of every place that are kept."""
 
@@ -174,21 +172,9 @@ def _said(context: RecordingContext, question: str, longest: int) -> Said:
     return answer, ids.tolist(), [[round(log, 4) for log in row] for row in logs.tolist()]
 
 
-def place_of(question: Question) -> Path:
-    """Of its recording, whatever it is called."""
-    return whole_of(question.recording).resolve()
-
-
-def held_out(asked: Iterable[Question]) -> frozenset[Path]:
-    """The recordings, as `place_of`, that every training on these questions, or on the first of them, keeps back to measure on;
-    none where there is one only."""
-    recordings = list(dict.fromkeys(map(place_of, asked)))
-    return frozenset(recordings[:: max(2, min(JUDGED, len(recordings)))] if len(recordings) > 1 else ())
-
-
 def apart(answers: list[Example], asked: Iterable[Question], shortest: int = 1) -> tuple[list[Example], list[Example]]:
     """Of the answers to the questions that were `asked`, those to learn from, and those about recordings that are `held_out`;
     the same where one of both is empty. Of so many tokens at least: which recordings are kept back does not go by that."""
     kept, usable = held_out(asked), [one for one in answers if len(one.answer) >= shortest]
-    learned, judged = ([one for one in usable if (place_of(one.question) in kept) == part] for part in (False, True))
+    learned, judged = ([one for one in usable if (one.question.resolved in kept) == part] for part in (False, True))
     return (learned, judged) if learned and judged else (usable, usable)
