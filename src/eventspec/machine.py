@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+SPREAD = "auto"
+"""In the place of a device: a target that transformers opens is spread over all CUDA devices (accelerate's device map)."""
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "lazy", "meta")
 """Kinds of devices that torch may have."""
 

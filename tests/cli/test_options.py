@@ -311,11 +311,12 @@ def test_asking_without_a_pause_says_what_it_costs(capsys: pytest.CaptureFixture
 
 
 def test_the_figures_of_a_training_are_those_of_its_heads() -> None:
-    assert _taus({"eagle": 2.5, "hivis": 2.0}, ["eagle"], "") == [
+    both, one = ({"calibration": {"tau": tau}} for tau in ({"eagle": 2.5, "hivis": 2.0}, {"eagle": 2.5}))
+    assert _taus(both, ["eagle"], "calibration clips") == [
         "eagle    tau of a chain of 8 on calibration clips: 2.50",
         "not trained now: hivis",
     ]
-    assert len(_taus({"eagle": 2.5}, ["eagle"], "")) == 1
+    assert len(_taus(one, ["eagle"], "calibration clips")) == 1
 
 
 def test_one_of_a_thing_is_no_plural() -> None:

@@ -28,7 +28,8 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object
     return made
 
 
-@pytest.mark.parametrize("kind", ["qwen", pytest.param("llava", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["qwen", "llava"])
 def test_what_a_target_of_transformers_can_do_its_pair_has(
     kind: str,
     checkpoint: Callable[[str], Path],

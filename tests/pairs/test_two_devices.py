@@ -117,7 +117,9 @@ def adapted(pair: Pair, name: str, method: str | None = None) -> Pair:
 
 
 @pytest.mark.parametrize(
-    ("place", "method"), [("apart", name) for name in LOSSLESS] + [(p, m) for p in ("drafter", "target") for m in ELSEWHERE]
+    ("place", "method"),
+    [("apart", name) for name in LOSSLESS]
+    + [pytest.param(place, name, marks=pytest.mark.long) for place in ("drafter", "target") for name in ELSEWHERE],
 )
 def test_every_method_gives_the_targets_answer_and_tells_what_crosses(
     place: str, method: str, devices: dict[str, Pair], recording: Recording, plain: list[int]

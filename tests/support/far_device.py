@@ -132,6 +132,8 @@ class _FromLists(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         device = kwargs.pop("device", None) if func is torch.tensor else None
+        if func is torch.tensor:
+            args = tree_map(lambda leaf: leaf.near if isinstance(leaf, FarTensor) else leaf, args)
         if func is torch.Tensor.__getitem__ and isinstance(args[1], list):
             args = (args[0], torch.tensor(args[1]))
         made = func(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -70,21 +71,29 @@ def material() -> Material:
     return Material(models, before, part(0), part(1, 2), before)
 
 
-@pytest.fixture
-def writing(material: Material, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def writing(material: Material) -> Iterator[Any]:
     """Writes the states of the made-up material into a folder, a shard a recording."""
-    monkeypatch.setattr(features, "SHARD", 1)
 
     def known(*given: Any, begin: Any) -> Material:
         begin(material.models)
         return material
 
-    monkeypatch.setattr(features, "material_of", known)
-
     def write(out: Path, stored: str = "float16", limit: int = 0) -> dict[str, Any]:
         return features.extract("nano", None, limit, out, out / "work", stored, lambda *report: None)
 
-    return write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "SHARD", 1)
+        patch.setattr(features, "material_of", known)
+        yield write
+
+
+@pytest.fixture(scope="module")
+def whole(writing: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """States that a run wrote to the end."""
+    folder: Path = tmp_path_factory.mktemp("whole") / "states"
+    writing(folder)
+    return folder
 
 
 @pytest.mark.parametrize(("output", "made"), [("rows", RowTraining), ("features", FeatureTraining)])
@@ -236,8 +245,8 @@ def test_states_that_cannot_be_stored_are_refused(tmp_path: Path) -> None:
         (lambda folder: (shard(folder, 2) / "shard.json").unlink(), "is damaged"),
     ],
 )
-def test_a_damaged_folder_is_refused_in_one_line(writing: Any, tmp_path: Path, damage: Any, says: str) -> None:
-    writing(tmp_path / "states")
+def test_a_damaged_folder_is_refused_in_one_line(whole: Path, tmp_path: Path, damage: Any, says: str) -> None:
+    shutil.copytree(whole, tmp_path / "states")
     damage(tmp_path / "states")
     with pytest.raises(BadInput, match=says) as error:
         States.open(tmp_path / "states")

@@ -132,7 +132,7 @@ def test_the_written_pair_drafts_with_it_and_answers_the_same(spoken: Any, tmp_p
     about = {"before": {}, "calibration": {}, "rank": 4}
     folder = recipe.export(PairFile.read(NANO), training_of(spoken).merged(), about, tmp_path)
     assert tomllib.loads((folder / "pair.toml").read_text())["drafters"][recipe.NAME] == recipe.FOLDER
-    assert json.loads((folder / recipe.FOLDER / recipe.FIGURES).read_text())["rank"] == 4
+    assert json.loads((folder / recipe.FIGURES).read_text())["rank"] == 4
     recording, question = Recording.open("example:street"), "What is ahead?"
     with load_pair(folder, "one", fit=False) as pair:
         pair = pair.with_event_drafter(recipe.NAME)

@@ -60,7 +60,7 @@ def test_a_mixture_is_fitted_on_recordings_that_trainings_keep_back(
     """On others only where these are too few, and then the report says so."""
     given = Given(tmp_path / "qa.jsonl", tmp_path)
     out = tmp_path.with_name(f"{tmp_path.name}-out")
-    recipe.train(str(tmp_path), "smoke", out, lambda *words: None, given)
+    recipe.train(str(tmp_path), "smoke", out, lambda *words: None, given=given)
     assert "".join(asked) == places
     report = json.loads((out / "mixture-report.json").read_text())
     assert (report["questions"], report["learned_from"]) == (2, learned)

@@ -27,8 +27,7 @@ def test_pixels_take_room_by_recordings_and_answers_by_questions(recordings: int
     rows = [{"recording": name, "question": f"What, {turn}?"} for name in names for turn in range(questions)]
     (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def recipe(out: Path, report: Report, given: Given | None, preset: TrainingPreset) -> None:
-        assert given is not None
+    def recipe(size: TrainingPreset, out: Path, report: Report, given: Given) -> None:
         asked = given.asked(0)
         (given.work / FOLDER).mkdir(parents=True)
         out.mkdir()

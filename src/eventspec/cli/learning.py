@@ -4,7 +4,7 @@ would take."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +15,8 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import Report, announced, shown
 from eventspec.errors import BadInput, several
-from eventspec.files import check_folder, check_outputs, writing
+from eventspec.files import check_folder, check_outputs, read_json, writing
+from eventspec.machine import SPREAD
 from eventspec.train.names import Given, check_out, launched, launched_first, reexecute_with_allocator
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class Learning:
         if file.load is not None:
             names = ("dtype", "device", "drafter_device")
             check_loading(file.place("target"), *(file.load.get(name) for name in names))
+            if file.load.get("device") == SPREAD and launched() > 1:
+                raise BadInput(
+                    f"pair {file.name} takes all devices (device {SPREAD}): train it in one process, without torchrun"
+                )
         if file.load is not None and self.questions is None:
             raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
         given = {"--questions": self.questions, "--work": self.work, "--max-new-tokens": self.max_new_tokens}
@@ -120,32 +125,47 @@ class Learning:
             return None
         return Given(self.questions, self.work or self.out, self.max_new_tokens or 96)
 
-    def sized(self, preset: TrainingPreset) -> TrainingPreset:
-        """A preset with the batches that are wanted."""
-        return preset if self.batch is None else replace(preset, stage=replace(preset.stage, batch=self.batch))
-
     def check_no_steps(self) -> None:
         """For what is counted, not trained in steps: BadInput for --batch."""
         if self.batch is not None:
             raise BadInput("--batch is for what is trained in steps, this is not: leave it out")
 
-    def rehearsed(
+    def run(
         self,
-        run: Callable[[Path, Report, Given | None, TrainingPreset], object],
+        recipe: Callable[..., Path],
         preset: TrainingPreset,
         given: Given | None,
+        stages: Sequence[str],
+        figures_of: Callable[[Path], tuple[Mapping[str, Any], Sequence[str]]],
         seconds: float | None = None,
-    ) -> bool:
-        """Whether only that was wanted: with --dry-run, what it would take is printed."""
-        if not self.dry_run:
-            return False
-        from eventspec.train.rehearsal import rehearse
+    ) -> None:
+        """Train, and print the figures of the folder that was written, and lines about them; with --dry-run, what that would
+        take. `recipe`: one of `eventspec.train`, to which its preset, where to, and who takes part are still to be given.
+        seconds: of training, where those of the preset's stage are not all."""
+        preset = preset if self.batch is None else replace(preset, stage=replace(preset.stage, batch=self.batch))
+        if self.dry_run:
+            from eventspec.train.rehearsal import rehearse
 
-        if launched() > 1:
-            raise BadInput("--dry-run measures one process: start it without torchrun")
-        found = rehearse(run, preset, given, seconds)
-        options.print_found(asdict(found), self.as_json, found.line)
-        return True
+            if launched() > 1:
+                raise BadInput("--dry-run measures one process: start it without torchrun")
+            expected = rehearse(recipe, preset, given, seconds)
+            options.print_found(asdict(expected), self.as_json, expected.line)
+            return
+        asked = {} if given is None else {"given": given}
+        with self.training(stages) as (processes, report):
+            folder = recipe(size=preset, out=self.out, report=report, processes=processes, **asked)
+        if processes.first:
+            figures, lines = figures_of(folder)
+            options.print_found({"folder": str(folder), **figures}, self.as_json, *lines)
+
+    def stages(self, *learned: str) -> tuple[str, ...]:
+        """What is shown of a training: those that learn, after what gives the target's answers."""
+        return (*(("render train", "render calibration") if self.questions is None else ("answer",)), *learned)
+
+    def note(self, lines: Iterable[str]) -> None:
+        """Notes beside the figures, for who reads them."""
+        if not self.as_json:
+            options.print_notes(lines)
 
     @contextmanager
     def training(self, stages: Sequence[str]) -> Iterator[tuple[Processes, Report]]:
@@ -154,8 +174,7 @@ class Learning:
         from eventspec.train.loop import TrainingFailed
         from eventspec.train.processes import started
 
-        before = ("render train", "render calibration") if self.questions is None else ("answer",)
-        with writing(self.out), started() as processes, shown((*before, *stages), processes.first) as report:
+        with writing(self.out), started() as processes, shown(stages, processes.first) as report:
             try:
                 yield processes, report
             except TrainingFailed:
@@ -175,14 +194,12 @@ def whose(figures: Mapping[str, Any]) -> str:
     return ", which were learned from: there is one recording only" if figures.get("learned_from_judged") else ""
 
 
-def agreement(figures: Mapping[str, Any]) -> list[str]:
-    """How much of the target's answers was right before a training and after it."""
-    lines, apart = [], whose(figures)
+def agreement(path: Path, use: str) -> tuple[dict[str, Any], list[str]]:
+    """The figures of a file, and how much of the target's answers was right before a training and after it, and its `use`."""
+    figures, lines = read_json(path), list[str]()
     for name in ("before", "calibration"):
         own = figures[name]
         leading = f", the first {own['leading']:.1f} of an answer" if "leading" in own else ""
-        lines.append(
-            f"{name:<12} {own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {several(own['n_answers'], 'answer')}"
-            f"{apart}"
-        )
-    return lines
+        said = f"{own['tokens']:.1%} of tokens{leading}, {own['answers']:.1%} of {several(own['n_answers'], 'answer')}"
+        lines.append(f"{name:<12} {said}{whose(figures)}")
+    return figures, [*lines, use]

@@ -14,6 +14,7 @@ import typer
 
 from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
+from eventspec.machine import SPREAD
 
 if TYPE_CHECKING:
     from eventspec.pairs import Pair
@@ -69,7 +70,11 @@ IgnoreGenerationConfig = Annotated[
     bool, typer.Option("--ignore-generation-config", help="Take no settings from the generation_config.json of --target.")
 ]
 Device = Annotated[
-    str | None, typer.Option(help="Where checkpoints run: cpu, cuda, cuda:1, ... [default: cpu, or as the pair.toml says]")
+    str | None,
+    typer.Option(
+        help="Where checkpoints run: cpu, cuda, cuda:1, ...; auto: a target of transformers over all CUDA devices. "
+        "[default: cpu, or as the pair.toml says]"
+    ),
 ]
 DrafterDevice = Annotated[
     str | None,
@@ -283,9 +288,11 @@ class Models:
         return loaded.drafting(self.draft)
 
 
-def check_devices(*devices: str | None) -> None:
+def check_devices(target: str | None, drafter: str | None) -> None:
     """BadInput for what is no name of a device; whether it is there is known once torch is loaded."""
-    for device in devices:
+    if drafter == SPREAD:
+        raise BadInput(f"only the target is spread over devices: --drafter-device {SPREAD} is none, name one")
+    for device in (target, drafter):
         if device is not None and not re.fullmatch(r"[a-z]+(:\d+)?", device):
             raise BadInput(f"device '{device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,6 @@ from eventspec.files import check_outputs, read_json, writing
 from eventspec.train.names import (
     HEADS,
     PRESETS,
-    Given,
     check_begins,
     check_out,
     launched_first,
@@ -113,35 +113,32 @@ def heads(
     from eventspec.train import heads as recipe
     from eventspec.train import own as own_recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
-        if own and given is not None:
-            return own_recipe.train(learning.file, given, preset, names, folder, report, **how)
-        return recipe.train(learning.name, preset, names, folder, report, begin_with=begin_with, **how)
-
     if begin_with is not None and launched_first():
         options.print_notes(recipe.first_weights(begin_with, names))
-    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
-        return
-    with learning.training(["heads"]) as (processes, report):
-        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
-    if processes.first:
-        figures = read_json(folder / "heads.json")
-        lines = _taus(figures["calibration"]["tau"], names, whose(figures))
-        _note_short(figures, learning.as_json)
-        use = f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"
-        options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
+
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
+        figures = _head_figures(learning, folder)
+        lines = _taus(figures, names, f"calibration clips{whose(figures)}")
+        return figures, [*lines, f"the pair with its heads is in {folder}: use it with --pair {folder} --method eagle"]
+
+    bundled = partial(recipe.train, learning.name, names=names, begin_with=begin_with)
+    train = partial(own_recipe.train, learning.file, names=names) if own else bundled
+    learning.run(train, recipe.PRESETS[preset], given, learning.stages("heads"), figures_of)
 
 
-def _taus(taus: Mapping[str, float], names: Sequence[str], apart: str) -> list[str]:
+def _head_figures(learning: Learning, folder: Path) -> dict[str, Any]:
+    figures = read_json(folder / "heads.json")
+    if short := figures.get("too_short"):
+        learning.note([f"{several(short, 'answer was', 'answers were')} too short to learn from"])
+    return figures
+
+
+def _taus(figures: Mapping[str, Any], names: Sequence[str], judged: str) -> list[str]:
     """Of the heads that were trained; the pair's others are named, as their figures are of an earlier training."""
-    lines = [f"{name:<8} tau of a chain of 8 on calibration clips{apart}: {taus[name]:.2f}" for name in names]
+    taus = figures["calibration"]["tau"]
+    lines = [f"{name:<8} tau of a chain of 8 on {judged}: {taus[name]:.2f}" for name in names]
     others = sorted({*taus} - {*names})
     return [*lines, f"not trained now: {', '.join(others)}"] if others else lines
-
-
-def _note_short(figures: Mapping[str, Any], as_json: bool) -> None:
-    if figures.get("too_short") and not as_json:
-        options.print_notes([f"{several(figures['too_short'], 'answer was', 'answers were')} too short to learn from"])
 
 
 def _heads_for(
@@ -161,24 +158,14 @@ def _heads_for(
     from eventspec.train import heads as recipe
     from eventspec.train.own import train as learn
 
-    how = LoadOptions.named(dtype, device=device)
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
+        figures = _head_figures(learning, folder)
+        lines = _taus(figures, names, f"{several(figures['judged'], 'answer')}{whose(figures)}")
+        use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
+        return figures, [*lines, use]
 
-    def run(folder: Path, report: Any, given: Given | None, preset: Any, **more: Any) -> Path:
-        assert given is not None  # there are questions
-        return learn(target, given, preset, names, folder, report, how, **more)
-
-    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
-        return
-    with learning.training(["heads"]) as (processes, report):
-        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
-    if not processes.first:
-        return
-    figures = read_json(folder / "heads.json")
-    judged = f"tau of a chain of 8 on {several(figures['judged'], 'answer')}{whose(figures)}"
-    lines = [f"{name:<8} {judged}: {tau:.2f}" for name, tau in figures["calibration"]["tau"].items()]
-    use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
-    _note_short(figures, learning.as_json)
-    options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
+    train = partial(learn, target, names=names, how=LoadOptions.named(dtype, device=device))
+    learning.run(train, recipe.PRESETS[preset], given, learning.stages("heads"), figures_of)
 
 
 @train.command()
@@ -192,19 +179,13 @@ def prior(
     given = learning.begin()
     from eventspec.train import prior as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
-        return recipe.train(learning.name, preset, folder, report, given=given, **how)
-
-    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
-        return
-    with learning.training([]) as (processes, report):
-        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
-    if processes.first:
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
         figures = read_json(learning.out / recipe.FIGURES)
         apart = whose(figures) or ", held out"
         line = f"its likeliest tokens are {figures['tokens']:.1%} of those of {several(figures['judged'], 'answer')}{apart}"
-        use = f"the pair with its prior is in {folder}: use it with --pair {folder} --method prior"
-        options.print_found({"folder": str(folder), **figures}, learning.as_json, line, use)
+        return figures, [line, f"the pair with its prior is in {folder}: use it with --pair {folder} --method prior"]
+
+    learning.run(partial(recipe.train, learning.name), recipe.PRESETS[preset], given, learning.stages(), figures_of)
 
 
 @train.command()
@@ -224,24 +205,18 @@ def mixture(
     given = learning.begin(anyway=True)
     from eventspec.train import mixture as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, size: Any) -> Path:
-        few = "smoke" if learning.dry_run else size.name  # it has no steps
-        return recipe.train(learning.name, few, folder, report, given)
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
+        figures = read_json(learning.out / "mixture-report.json")
+        lines = [
+            f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
+            for name, own in {**figures["before"], "mixture": figures["after"]}.items()
+        ]
+        if figures["learned_from"]:
+            more = several(figures["learned_from"], "question is", "questions are")
+            learning.note([f"what is held out was too little: {more} about recordings that other trainings learn from"])
+        return figures, [*lines, f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"]
 
-    if learning.rehearsed(run, recipe.SIZES[preset], given):
-        return
-    with writing(learning.out), shown(("questions", "rounds")) as report:
-        folder = run(learning.out, report, given, recipe.SIZES[preset])
-    figures = read_json(learning.out / "mixture-report.json")
-    lines = [
-        f"{name:<12} calibration error {own['calibration_error']:.3f}, Brier {own['brier']:.3f}, {own['n']} tokens"
-        for name, own in {**figures["before"], "mixture": figures["after"]}.items()
-    ]
-    if figures["learned_from"] and not learning.as_json:
-        more = several(figures["learned_from"], "question is", "questions are")
-        options.print_notes([f"what is held out was too little: {more} about recordings that other trainings learn from"])
-    use = f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"
-    options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
+    learning.run(partial(recipe.train, learning.name), recipe.PRESETS[preset], given, ("questions", "rounds"), figures_of)
 
 
 train_models.add_to(train)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from eventspec.cli import options
 from eventspec.cli.help import App
 from eventspec.cli.learning import Learning, agreement, whose
 from eventspec.errors import BadInput, check_known, several
 from eventspec.files import read_json
-from eventspec.train.names import PRESETS, Given, check_kinds, check_losses, check_phases
+from eventspec.train.names import PRESETS, check_kinds, check_losses, check_phases
 
 Kinds = Annotated[
     list[str] | None,
@@ -70,31 +70,27 @@ def adapter(
     written: Any = output
     wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
 
-    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
-        return recipe.train(learning.name, preset, wanted, folder, report, given=given, **how)
-
     seconds = len(kinds) * sum(recipe.SHARES[phase] for phase in phases) * recipe.PRESETS[preset].stage.seconds
-    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given, seconds):
-        return
-    with learning.training([*phases, *(["calibrate"] if output == "rows" else [])]) as (processes, report):
-        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
-    if not processes.first:
-        return
-    figures = read_json(folder / recipe.FIGURES)
-    made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
-    if not learning.as_json:
+
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
+        figures = read_json(folder / recipe.FIGURES)
+        made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
         failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
-        options.print_notes(f"{name}: method skip-encode asks the target always ({why})" for name, why in failed.items())
-    lines = [
-        f"{name:<19} {own['tokens']:.1%} of the tokens right, {own['leading']:.1f} leading ones of an answer, "
-        f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole{whose(own) or ', held out'}"
-        for name, own in made.items()
-    ]
-    method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
-    use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
-    if free_running:
-        use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
-    options.print_found({"folder": str(folder), **figures}, learning.as_json, *lines, use)
+        learning.note(f"{name}: method skip-encode asks the target always ({why})" for name, why in failed.items())
+        lines = [
+            f"{name:<19} {own['tokens']:.1%} of the tokens right, {own['leading']:.1f} leading ones of an answer, "
+            f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole{whose(own) or ', held out'}"
+            for name, own in made.items()
+        ]
+        method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
+        use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
+        if free_running:
+            use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
+        return figures, [*lines, use]
+
+    train = partial(recipe.train, learning.name, wanted=wanted)
+    stages = learning.stages(*phases, *(["calibrate"] if output == "rows" else []))
+    learning.run(train, recipe.PRESETS[preset], given, stages, figures_of, seconds)
 
 
 def packer(
@@ -110,17 +106,12 @@ def packer(
     given = learning.begin()
     from eventspec.train import packer as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
-        return recipe.train(learning.name, preset, scale, folder, report, given=given, **how)
-
-    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
-        return
-    with learning.training([f"packer-{scale}"]) as (processes, report):
-        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
-    if processes.first:
-        figures = read_json(folder / f"packers/{scale}/provenance.json")
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
         use = f"the pair with its packer is in {folder}: --pair {folder} --method compressed-target --compress packer:{scale}"
-        options.print_found({"folder": str(folder), **figures}, learning.as_json, *agreement(figures), use)
+        return agreement(folder / recipe.figures_at(scale), use)
+
+    train = partial(recipe.train, learning.name, scale=scale)
+    learning.run(train, recipe.PRESETS[preset], given, learning.stages(f"packer-{scale}"), figures_of)
 
 
 def lora(
@@ -136,17 +127,12 @@ def lora(
     recipe.check_rank(rank)
     recipe.check_peft()
 
-    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
-        return recipe.train(learning.name, preset, rank, folder, report, given=given, **how)
-
-    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
-        return
-    with learning.training([recipe.NAME]) as (processes, report):
-        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
-    if processes.first:
-        figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
         use = f"the pair with its drafter is in {folder}: --pair {folder} --method cross-modal --drafter {recipe.NAME}"
-        options.print_found({"folder": str(folder), **figures}, learning.as_json, *agreement(figures), use)
+        return agreement(folder / recipe.FIGURES, use)
+
+    train = partial(recipe.train, learning.name, rank=rank)
+    learning.run(train, recipe.PRESETS[preset], given, learning.stages(recipe.NAME), figures_of)
 
 
 def drafter(
@@ -163,18 +149,13 @@ def drafter(
     given = learning.begin(events=True)
     from eventspec.train import drafter as recipe
 
-    def run(folder: Path, report: Any, given: Given | None, preset: Any, **how: Any) -> Path:
-        return recipe.train(learning.name, preset, folder, report, given=given, **how)
-
-    if learning.rehearsed(run, learning.sized(recipe.PRESETS[preset]), given):
-        return
-    with learning.training(["drafter"]) as (processes, report):
-        folder = run(learning.out, report, given, learning.sized(recipe.PRESETS[preset]), processes=processes)
-    if processes.first:
-        figures = read_json(folder / recipe.FOLDER / recipe.FIGURES)
+    def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
         how = "" if "drafter" not in file.files else f" --drafter {recipe.NAME}"
         use = f"the pair with its drafter is in {folder}: use it with --pair {folder} --method cross-modal{how}"
-        options.print_found({"folder": str(folder), **figures}, learning.as_json, *agreement(figures), use)
+        return agreement(folder / recipe.FIGURES, use)
+
+    train = partial(recipe.train, learning.name)
+    learning.run(train, recipe.PRESETS[preset], given, learning.stages("drafter"), figures_of)
 
 
 def add_to(train: App) -> None:

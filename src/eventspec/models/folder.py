@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eventspec.core import BadCheckpoint, BadInput
+from eventspec.core import BadCheckpoint
 from eventspec.files import check_name
 from eventspec.models import configuration as fields
 from eventspec.models import eventgpt, generation_config, hf_target, video_llava
 from eventspec.models.checkpoint import Opened
 from eventspec.models.features import FeatureCache
 from eventspec.models.loading import LoadOptions, VisionLanguage
+from eventspec.models.shards import check_ours
 from eventspec.text import TokenSpace, Vocabulary
 
 _Architecture = tuple[Callable[[Path, LoadOptions], VisionLanguage], Callable[[Path], dict[str, Any]]]
@@ -27,8 +28,8 @@ def load_folder(folder: Path, how: LoadOptions | None = None) -> VisionLanguage:
     """The model of a checkpoint folder; BadCheckpoint, one line, for what is missing, unknown or does not fit."""
     check_name(folder)
     how = how or LoadOptions()
-    if how.quantized is not None and _model_type(folder) in _KNOWN:
-        raise BadInput(f"dtype {how.quantized} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
+    if _model_type(folder) in _KNOWN:
+        check_ours(how.quantized, how.device)
     asked = {} if how.ignore_generation_config else generation_config.stored(folder)
     loaded = _architecture(folder)[0](folder, how)
     tokens, notes = generation_config.with_settings(loaded.tokens, asked, folder)
@@ -55,16 +56,13 @@ def _architecture(folder: Path) -> _Architecture:
 
 
 def check_weights(folder: Path) -> None:
-    """BadCheckpoint where a model of our own architectures lacks weights, or has some that do not fit it. None is read."""
+    """BadCheckpoint for a folder of no known architecture, and where a model of our own ones lacks weights, or has some that do
+    not fit it. None is read."""
+    _architecture(folder)
     if (found := _model_type(folder)) == eventgpt.MODEL_TYPE:
         eventgpt.open_eventgpt(folder)
     elif found == video_llava.MODEL_TYPE:
         video_llava.open_video_llava(folder)
-
-
-def modality_of(folder: Path) -> str:
-    """Whether a checkpoint sees events or frames, without loading it; BadCheckpoint for one of no known architecture."""
-    return "events" if _architecture(folder) is _KNOWN[eventgpt.MODEL_TYPE] else "frames"
 
 
 def _model_type(folder: Path) -> Any:

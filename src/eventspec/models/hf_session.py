@@ -89,7 +89,9 @@ class HfLanguage:
             finally:
                 for hook in hooks:
                     hook.remove()
-        return found.logits[0, -keep:], torch.cat([seen[layer] for layer in taps], 1) if taps else None
+        # Layers may lie on several devices: what is tapped comes to where the rows are, as logits do.
+        tapped = [seen[layer].to(prompt.rows.device) for layer in taps]
+        return found.logits[0, -keep:], torch.cat(tapped, 1) if taps else None
 
     def _tapped(self, layer: int) -> nn.Module:
         """The module whose output is a layer's; -1: the final norm's, which the head reads."""
@@ -116,6 +118,8 @@ class HfEnds(LanguageEnds):
         model: Any = language.model
         self._whole: list[nn.Module] = [model]  # in a list: its parameters are not these ends' own
         embed, head, context = model.get_input_embeddings(), model.get_output_embeddings(), language.context
+        if head.weight.device != embed.weight.device:  # of a model that is spread: a draft head runs on one device
+            head = _linear(head.weight.to(embed.weight.device), head.bias)
         ids = torch.arange(min(8, len(embed.weight)), device=embed.weight.device)
         rows, stored = embed(ids), embed.weight[ids]
         # Some models scale what the table gives; a head's passes read the table itself.
@@ -133,8 +137,7 @@ class HfEnds(LanguageEnds):
             raise BadInput(f"{type(model).__name__} makes more of its head's output than a scale: no head can draft for it")
         self.head = head
         if abs(factor - 1) > 1e-2:
-            self.head = nn.Linear(head.weight.shape[1], len(head.weight), bias=False, device="meta")
-            self.head.weight = nn.Parameter(head.weight.detach() * factor, requires_grad=False)
+            self.head = _linear(head.weight * factor)
         self.embed = embed if plain else nn.Embedding.from_pretrained(embed.weight.detach() * scale)
         text, width = model.config.get_text_config(decoder=True), embed.weight.shape[1]
         heads = next(count for count in range(getattr(text, "num_attention_heads", 1), 0, -1) if width % (2 * count) == 0)
@@ -149,6 +152,15 @@ class HfEnds(LanguageEnds):
     def whole(self) -> nn.Module:
         found: nn.Module = self._whole[0]
         return found
+
+
+def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A product that learns nothing."""
+    made = nn.Linear(weight.shape[1], len(weight), bias=False, device="meta")
+    made.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        made.bias = nn.Parameter(bias.detach().to(weight.device), requires_grad=False)
+    return made
 
 
 def _keeps(seen: dict[int, Tensor], layer: int) -> Callable[[Any, Any, Any], None]:

@@ -7,7 +7,7 @@ the reason. torchvision is not used: pictures go through the processor's Pillow 
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +23,7 @@ from torch import Tensor
 from eventspec.core import BadCheckpoint, BadInput, EventspecError, Proposal, Verdict
 from eventspec.models.checkpoint import Checkpoint, Stored, check_finite, without_memory
 from eventspec.models.configuration import read_json
+from eventspec.models.hf_placement import placement
 from eventspec.models.hf_prompt import HfPrompt, Prompter
 from eventspec.models.hf_session import HfLanguage, HfSession, HfTarget, fresh_session
 from eventspec.models.loading import LoadOptions, VisionLanguage
@@ -131,7 +132,7 @@ def _open(folder: Path, how: LoadOptions) -> _Opened:
     sliding = _sliding(path, config)
     processor = _processor(folder, config)
     vocabulary = Vocabulary(processor.tokenizer.backend_tokenizer)
-    settings = {"dtype": "auto" if how.dtype is None else how.dtype, **_quantization(how)}
+    settings = {"dtype": "auto" if how.dtype is None else how.dtype, **placement(folder, how, stored)}
     opener = transformers.AutoModelForImageTextToText
     _check_sizes(path, config, opener, sum(math.prod(one.shape) for one in stored.values()))
     model, report = _asked(
@@ -142,7 +143,7 @@ def _open(folder: Path, how: LoadOptions) -> _Opened:
         if wrong := sorted(str(name) for name in report.get(what) or ()):
             found = f"{what.replace('_', ' ')} in the weights: {wrong[0]} ({len(wrong)} in all)"
             raise BadCheckpoint(f"{folder}: {found}: fetch them again")
-    if how.quantized is None:
+    if "device_map" not in settings:
         model.to(how.device)
     check_finite(folder, model.requires_grad_(False).eval().named_parameters())
     ends = _ends(folder, model, processor)
@@ -217,19 +218,6 @@ def _sliding(path: Path, config: Any) -> bool:
     if other:
         raise BadCheckpoint(f"{path}: its cache ({other[0]}) cannot be rolled back to what was accepted: it cannot be a target")
     return any(layer.is_sliding for layer in layers)
-
-
-def _quantization(how: LoadOptions) -> dict[str, Any]:
-    """Arguments of `from_pretrained`; BadInput where bitsandbytes cannot run."""
-    if how.quantized is None:
-        return {}
-    if not how.device.startswith("cuda") or not torch.cuda.is_available():
-        raise BadInput(f"dtype {how.quantized} needs a CUDA device, here is {how.device}: choose float32, bfloat16 or float16")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise BadInput(f"dtype {how.quantized} needs bitsandbytes: pip install bitsandbytes, or choose bfloat16")
-    four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
-    asked = _library("transformers").BitsAndBytesConfig(**(four if how.quantized == "nf4" else {"load_in_8bit": True}))
-    return {"quantization_config": asked, "device_map": {"": how.device}}
 
 
 def _processor(folder: Path, config: Any) -> Any:

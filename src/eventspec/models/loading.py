@@ -9,7 +9,7 @@ import torch
 
 from eventspec.core import BadInput, Modality, Target
 from eventspec.errors import several
-from eventspec.machine import unusable
+from eventspec.machine import SPREAD, unusable
 from eventspec.models.prompt import PromptEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.text import TokenSpace
@@ -22,8 +22,9 @@ class LoadOptions:
     """How a folder is loaded. dtype None keeps the file's; frames None takes config.json's number; `compat` and
     `feature_bytes` (size of the frame cache, 0 = none) concern one architecture each; `quantized` those that transformers
     opens, on CUDA. `ignore_generation_config`: of generation_config.json nothing counts but the ids that end an answer.
-    `drafter_device`: where a drafter beside it runs, None for the same device. BadInput for a device that is not there: before
-    any weight is read."""
+    `device` "auto": over all CUDA devices, layer by layer, for targets that transformers opens and that fit no single one.
+    `drafter_device`: where a drafter beside it runs, None for the same device, or the first one. BadInput for a device
+    that is not there: before any weight is read."""
 
     dtype: torch.dtype | None = torch.float32
     device: str = "cpu"
@@ -53,14 +54,26 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if self.frames is not None and (type(self.frames) is not int or self.frames < 1):
             raise BadInput(f"frames is {self.frames!r}: give a whole number from 1 on, or None")
-        for device in (self.device, self.drafter_device or self.device):
+        for device in (self.first, self.drafter_device or self.first):
             _check_device(device)
+
+    @property
+    def first(self) -> str:
+        """Where a prompt begins, and logits come out."""
+        return first_of(self.device)
 
     @property
     def drafting(self) -> LoadOptions:
         """How a drafter beside it is loaded."""
         own = replace(self, frames=None, allow_extrapolation=False, quantized=None, drafter_device=None)
-        return replace(own, device=self.drafter_device or self.device)
+        return replace(own, device=self.drafter_device or self.first)
+
+
+def first_of(device: str) -> str:
+    """The device itself, or the first one of those that a model is spread over."""
+    if device != SPREAD:
+        return device
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 def _check_device(device: str) -> None:

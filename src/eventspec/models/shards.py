@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
-from eventspec.errors import BadCheckpoint
+from eventspec.errors import BadCheckpoint, BadInput
 from eventspec.files import read_json
+from eventspec.machine import SPREAD
+
+if TYPE_CHECKING:
+    from eventspec.media import Modality
 
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
 EVENTGPT, VIDEO_LLAVA = OURS = "EventChat_llama", "video_llava"
 """The `model_type` of our own architectures."""
 TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+
+
+def modality_of(checkpoint: Path) -> Modality:
+    """What a checkpoint sees, as far as its config.json says so."""
+    return "events" if read_json(checkpoint / "config.json").get("model_type") == EVENTGPT else "frames"
+
+
+def check_ours(dtype: str | None, device: str | None) -> None:
+    """BadInput for what only checkpoints that transformers opens have."""
+    if dtype in ("nf4", "int8"):
+        raise BadInput(f"dtype {dtype} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
+    if device == SPREAD:
+        raise BadInput(f"device {SPREAD} spreads checkpoints that transformers opens over devices: name one, such as cuda:0")
 
 
 def check_files(folder: Path, tokenizer: bool = True) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from eventspec.errors import BadInput, check_known, check_scale
 from eventspec.files import read_json
-from eventspec.machine import unusable
+from eventspec.machine import SPREAD, unusable
 from eventspec.media import Modality, Window, check_senses
-from eventspec.models.shards import EVENTGPT, OURS, VIDEO_LLAVA, check_files, opened, shards
+from eventspec.models.shards import EVENTGPT, OURS, VIDEO_LLAVA, check_files, check_ours, modality_of, opened, shards
 from eventspec.pairs.names import (
     ACCEPTANCE,
     ALIGNED,
@@ -67,11 +67,6 @@ def suits(file: PairFile, methods: Sequence[str], may_be_empty: Collection[str] 
             check_senses(recording.name, there, method, needs_of(method, file))
 
     return check
-
-
-def modality_of(checkpoint: Path) -> Modality:
-    """What a checkpoint sees, as far as its config.json says so."""
-    return "events" if read_json(checkpoint / "config.json").get("model_type") == EVENTGPT else "frames"
 
 
 def kind_of(data: Mapping[str, Any]) -> str:
@@ -201,13 +196,11 @@ def check_loading(target: Path, dtype: str | None, *devices: str | None) -> None
     """BadInput for a precision that a checkpoint cannot be opened in, and for devices that cannot be there: the first one is
     the target's."""
     for device in devices:
-        if device is not None and (why := unusable(device)) is not None:
+        if device is not None and device != SPREAD and (why := unusable(device)) is not None:
             raise BadInput(f"device '{device}' cannot be used ({why}): choose cpu, or what `eventspec doctor` finds")
-    if dtype not in ("nf4", "int8"):
-        return
     if read_json(target / "config.json").get("model_type") in OURS:
-        raise BadInput(f"dtype {dtype} is for checkpoints that transformers opens: choose float32, bfloat16 or float16")
-    if not (device := devices[0] or "cpu").startswith("cuda"):
+        check_ours(dtype, devices[0])
+    elif dtype in ("nf4", "int8") and not (device := devices[0] or "cpu").startswith(("cuda", SPREAD)):
         raise BadInput(f"dtype {dtype} needs a CUDA device, here is {device}: choose float32, bfloat16 or float16")
 
 

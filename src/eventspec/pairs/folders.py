@@ -48,7 +48,7 @@ def load_folders(
     check_method(method)
     check_known("vocabulary", [vocabulary], VOCABULARY_MAPPINGS)
     how = how or LoadOptions()
-    workers = Workers(device_plan, how.device, how.drafting.device)
+    workers = Workers(device_plan, how.first, how.drafting.device)
     if method == EVENT_METHOD and drafter is None:
         raise BadInput(f"method {method} needs a drafter: give --drafter FOLDER, or --method autoregressive")
     loaded = load_folder(target, replace(how, drafter_device=None))
@@ -75,7 +75,7 @@ def _precision(target: VisionLanguage, how: LoadOptions) -> tuple[str, ...]:
 
 def _policy(target: VisionLanguage, how: LoadOptions) -> DraftPolicy:
     """The usual policy with waiting times for a model of this size: a decoding step reads every weight once."""
-    step = target.weight_bytes / WEIGHT_BYTES_PER_SECOND["cuda" if how.device.startswith("cuda") else "cpu"]
+    step = target.weight_bytes / WEIGHT_BYTES_PER_SECOND["cuda" if how.first.startswith("cuda") else "cpu"]
     usual = DraftPolicy(**dict.fromkeys(GUESSED, True))
     # In lower precision near ties are so many that settling them would be a second decoding.
     settle = not _precision(target, how)

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.files import check_name, parsed_toml, toml_string, write_text
+from eventspec.models.shards import modality_of
 
 NAME = "pair.toml"
 DATA = Path(__file__).parent.parent / "data"
@@ -112,6 +113,8 @@ class PairFile:
                 raise BadCheckpoint(f"{self.folder / NAME}: its {role} {place} is no checkpoint's folder (any more): {again}")
             if self.fingerprints.get(role) not in (None, fingerprint_of(place)):
                 raise BadCheckpoint(f"{self.folder / NAME}: its {role} {place} is another one than it was: {again}")
+            if role == "drafter" and modality_of(place) != "events":
+                raise BadCheckpoint(f"{self.folder / NAME}: its drafter {place} sees frames, it must see events")
         for what, place in self._parts():
             if not place.exists():
                 again = "put it back, or take its line out"

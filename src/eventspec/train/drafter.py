@@ -3,11 +3,9 @@ target says of recordings that both see. It is the recipe of the bundled pair's 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,9 @@ from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile, fingerprint_of, folder_of
 from eventspec.text import TokenSpace
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
-from eventspec.train.data import Branch, Index, PixelSource, shuffled
+from eventspec.train.data import Branch, Index, PixelSource
 from eventspec.train.frozen import AnswerTraining, Branches, Said, as_read, event_reads, said_of
-from eventspec.train.loop import Calibration, Report, Stage, changed_pair, run_stage
+from eventspec.train.loop import PROVENANCE, Report, Stage, add_part
 from eventspec.train.material import material_of_questions
 from eventspec.train.models import initialise
 from eventspec.train.names import Given
@@ -33,7 +31,7 @@ from eventspec.train.processes import ALONE, Processes
 NAME = "small"
 """What a pair that has an event drafter calls this one."""
 FOLDER = f"drafter_{NAME}"
-FIGURES = "provenance.json"
+FIGURES = f"{FOLDER}/{PROVENANCE}"
 PRESETS = presets_of(
     {
         "cpu": TrainingPreset(1500, 64, Stage("drafter", 7200, 1e-3, 8), 6),
@@ -94,7 +92,7 @@ class DistilledTraining(AnswerTraining):
 
 def train(
     pair: str,
-    wanted: Preset,
+    size: Preset,
     out: Path,
     report: Report,
     processes: Processes = ALONE,
@@ -103,7 +101,7 @@ def train(
     """Train an event drafter for a pair of checkpoints, and write OUT/pair: the pair with it, as its drafter where it has none,
     else as `small` beside the others. Picks up where a run was interrupted, with any number of processes. BadInput for a pair
     of ours: `eventspec train embedded` trains its drafter."""
-    preset, file = preset_of(PRESETS, wanted), PairFile.read(folder_of(pair))
+    preset, file = preset_of(PRESETS, size), PairFile.read(folder_of(pair))
     if file.load is None:
         raise BadInput(f"pair {file.name} is one of ours: `eventspec train embedded` trains its drafter")
     if given is None:
@@ -113,35 +111,24 @@ def train(
         begun(preset.name, whole.tokens, whole.parts.ends.config.vocab_size, first)
     beside = replace(file, files={**file.files, "drafter": str(first.resolve())})
     material = material_of_questions(beside, preset, out, report, given, processes, lambda models: {})
-    model, learned, judged = material.events, material.learned, material.judged
+    model, learned = material.events, material.learned
     torch.manual_seed(1 + processes.rank)
     known = learned.source, learned.answers, preset.packed
     training = DistilledTraining(model, material.drafter_before, *known).to(material.devices(processes)[1])
-    calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / "drafter-calibration.jsonl")
-    figures = {"before": calibration.note_first()} if processes.first else {}
-    stage = material.fitting(preset.stage, processes)
-    batches = shuffled(sorted(learned.answers), stage.batch, 800, learned.source.folder, processes)
-    run_stage(stage, training, batches, training.losses, out, report, processes=processes)
+    found = material.teach(training, material.fitting(preset.stage, processes), 800, out, report, processes)
     if not processes.first:
         return out / "pair"
-    figures["calibration"] = calibration.note({"step": -1})
-    about: dict[str, Any] = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
-    about["learned_from_judged"] = material.learned_from_judged
-    about |= {"parameters": sum(parameter.numel() for parameter in model.parameters()), "torch": torch.__version__}
-    file = replace(file, learned=material.file.learned)
-    return export(file, model.to("cpu").eval(), first, about, out)
+    about = {**found, "parameters": sum(parameter.numel() for parameter in model.parameters())}
+    return export(replace(file, learned=material.file.learned), model.to("cpu").eval(), first, about, out)
 
 
 def export(file: PairFile, model: EventGpt, begun: Path, about: Mapping[str, Any], out: Path) -> Path:
     """The pair with the drafter in it, in the place of an earlier one."""
-    with changed_pair(file, out) as made:
-        place = made.folder / FOLDER
-        shutil.rmtree(place, ignore_errors=True)
-        save_with_weights(model, begun, place)
-        write_text(place / FIGURES, json.dumps(about) + "\n")
+
+    def listed(made: PairFile) -> PairFile:
         if "drafter" in file.files:
-            made.listing("drafters", NAME, FOLDER).write()
-        else:
-            known = {**made.fingerprints, "drafter": fingerprint_of(place)}
-            replace(made, files={**made.files, "drafter": FOLDER}, fingerprints=known).write()
-    return out / "pair"
+            return made.listing("drafters", NAME, FOLDER)
+        known = {**made.fingerprints, "drafter": fingerprint_of(made.folder / FOLDER)}
+        return replace(made, files={**made.files, "drafter": FOLDER}, fingerprints=known)
+
+    return add_part(file, out, FOLDER, lambda place: save_with_weights(model, begun, place), about, listed)

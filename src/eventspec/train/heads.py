@@ -57,7 +57,7 @@ def earlier_head(name: str) -> str:
 
 def train(
     pair: str,
-    wanted: Preset,
+    size: Preset,
     names: list[str],
     out: Path,
     report: Report,
@@ -68,7 +68,7 @@ def train(
     """Train heads for a pair's target and write OUT/pair: the pair with its heads. Picks up where a run was interrupted, with
     any number of processes; the first of them does alone what is not training. `begin_with`: a pair, this one or another of its
     size; the weights that its heads have in common with the new ones are where these begin."""
-    preset, folder = preset_of(PRESETS, wanted), folder_of(pair)
+    preset, folder = preset_of(PRESETS, size), folder_of(pair)
     earlier = {} if begin_with is None else earlier_heads(names, folder_of(begin_with))  # damaged ones are refused first
     target = load_video_llava(folder / "target")
     with processes.first_ahead():

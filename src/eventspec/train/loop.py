@@ -30,6 +30,8 @@ from eventspec.train.processes import ALONE, Processes
 Batch = TypeVar("Batch")
 Losses = Callable[[Batch, float], dict[str, Tensor]]
 """(batch, progress) -> named losses."""
+PROVENANCE = "provenance.json"
+"""Beside a part of a pair: what is known of its training."""
 Report = Callable[[str, float, dict[str, float]], None]
 """Called with the stage's name, progress in [0, 1] and smoothed figures."""
 
@@ -56,6 +58,10 @@ class Stage:
     def progress(self, seconds: float, steps: int) -> float:
         """The share of it that is done."""
         return steps / self.steps if self.steps else seconds / self.seconds
+
+    def fitting(self, count: int, processes: Processes) -> Stage:
+        """The same with batches that so many examples suffice for, shared out among processes."""
+        return replace(self, batch=max(1, min(self.batch, count // processes.count)))
 
 
 class TrainingFailed(EventspecError):
@@ -148,6 +154,25 @@ def changed_pair(file: PairFile, out: Path) -> Iterator[PairFile]:
         part.rename(out / "pair")
     finally:  # it was renamed, or is not whole
         shutil.rmtree(part, ignore_errors=True)
+
+
+def add_part(
+    file: PairFile,
+    out: Path,
+    place: str,
+    write: Callable[[Path], object],
+    about: Mapping[str, object],
+    listed: Callable[[PairFile], PairFile],
+) -> Path:
+    """Write OUT/pair: a pair with what `write` puts into the folder `place` of it, where an earlier one stood; what is known
+    `about` the training, in provenance.json; and its pair.toml as `listed` makes it."""
+    with changed_pair(file, out) as made:
+        folder = made.folder / place
+        shutil.rmtree(folder, ignore_errors=True)
+        write(folder)
+        write_text(folder / PROVENANCE, json.dumps({**about, "torch": torch.__version__}) + "\n")
+        listed(made).write()
+    return out / "pair"
 
 
 def _groups(stage: Stage, model: nn.Module) -> list[dict[str, object]]:

@@ -3,10 +3,8 @@ says. Its own weights stay; what is written is an event drafter with the updates
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,13 @@ from typing import Any
 import torch
 
 from eventspec.core import BadInput
-from eventspec.files import write_text
 from eventspec.models.eventgpt import EventGpt, save_with_weights
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
-from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
+from eventspec.train.data import WORKERS, Branch, Index, PixelSource
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenDrafter, Said, as_read, said_of
-from eventspec.train.loop import Calibration, Report, Stage, changed_pair, run_stage
+from eventspec.train.loop import PROVENANCE, Report, Stage, add_part
 from eventspec.train.material import Models, material_of
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
@@ -29,7 +26,7 @@ from eventspec.train.processes import ALONE, Processes
 NAME = "lora"
 """What a pair calls the drafter with the updates."""
 FOLDER = f"drafter_{NAME}"
-FIGURES = "provenance.json"
+FIGURES = f"{FOLDER}/{PROVENANCE}"
 UPDATED = r"language\.layers\.\d+\.(qkv|out|gate_up|down)"
 """The products that get an update: all of the language model's layers. The event tower stays."""
 LARGEST = 1024
@@ -96,7 +93,7 @@ class LowRankTraining(AnswerTraining):
 
 def train(
     pair: str,
-    wanted: Preset,
+    size: Preset,
     rank: int,
     out: Path,
     report: Report,
@@ -108,39 +105,30 @@ def train(
     where a run was interrupted, with any number of processes. BadInput without peft."""
     check_peft()
     check_rank(rank)
-    preset = preset_of(PRESETS, wanted)
+    preset = preset_of(PRESETS, size)
 
     def begin(models: Models) -> dict[str, object]:
         return {"target": fingerprint(models.ends), "drafter": fingerprint(models.events), "rank": rank}
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
-    drafter, learned, judged = material.events, material.learned, material.judged
+    drafter, learned = material.events, material.learned
     torch.manual_seed(0)
     device = material.devices(processes)[1]
     events = FrozenDrafter(drafter.to(device), material.drafter_before)
     training = LowRankTraining(events, rank, learned.source, learned.answers, preset.packed).to(device)
-    calibration = Calibration(partial(training.agreement, judged.source, judged.answers), out / f"{NAME}-calibration.jsonl")
-    figures = {"before": calibration.note_first()} if processes.first else {}
-    stage = material.fitting(preset.stage, processes)
-    batches = shuffled(sorted(learned.answers), stage.batch, 700, learned.source.folder, processes)
-    run_stage(stage, training, batches, training.losses, out, report, processes=processes)
+    found = material.teach(training, material.fitting(preset.stage, processes), 700, out, report, processes)
     if not processes.first:
         return out / "pair"
-    figures["calibration"] = calibration.note({"step": -1})
-    about: dict[str, Any] = {name: {part: row[part] for part in row if part != "step"} for name, row in figures.items()}
-    about["learned_from_judged"] = material.learned_from_judged
-    size = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds, "torch": torch.__version__}
-    return export(material.file, training.merged(), {**about, **size}, out)
+    about = {"rank": rank, "parameters": training.learned, "seconds": preset.stage.seconds}
+    return export(material.file, training.merged(), {**found, **about}, out)
 
 
 def export(file: PairFile, drafter: EventGpt, about: Mapping[str, Any], out: Path) -> Path:
     """The pair with the drafter in it, in the place of an earlier one of low rank."""
-    with changed_pair(file, out) as made:
-        place = made.folder / FOLDER
-        shutil.rmtree(place, ignore_errors=True)
+
+    def write(place: Path) -> None:
         save_with_weights(drafter, file.place("drafter"), place)
         if file.load is None:  # whose models share a tokenizer
             shutil.copy(file.place("tokenizer"), place / "tokenizer.json")
-        write_text(place / FIGURES, json.dumps(about) + "\n")
-        made.listing("drafters", NAME, FOLDER).write()
-    return out / "pair"
+
+    return add_part(file, out, FOLDER, write, about, lambda made: made.listing("drafters", NAME, FOLDER))

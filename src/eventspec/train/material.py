@@ -17,7 +17,7 @@ from eventspec.ask.generation import media_of
 from eventspec.core import BadInput, Media
 from eventspec.models.eventgpt import EventGpt, load_eventgpt
 from eventspec.models.folder import load_folder
-from eventspec.models.loading import VisionLanguage
+from eventspec.models.loading import VisionLanguage, first_of
 from eventspec.models.prompt import EventEncoder, FrameEncoder, TextIds
 from eventspec.models.video_llava import VideoLlava, load_video_llava
 from eventspec.nn.llama import LanguageEnds
@@ -30,8 +30,9 @@ from eventspec.scenes.language import questions as scene_questions
 from eventspec.scenes.writer import as_recording
 from eventspec.text import TokenSpace
 from eventspec.train.answers import TrainingPreset, answered
-from eventspec.train.data import WORKERS, Branch, PixelSource, Questions
-from eventspec.train.loop import Report, Stage, note_run, same_run
+from eventspec.train.data import WORKERS, Branch, PixelSource, Questions, shuffled
+from eventspec.train.frozen import AnswerTraining
+from eventspec.train.loop import Calibration, Report, Stage, note_run, rounded, run_stage, same_run
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.recorded import FOLDER, Recorded
@@ -115,14 +116,37 @@ class Material:
         known = self.file.load or {}
         if processes.count > 1 or not {"device", "drafter_device"} & known.keys():
             return processes.device, processes.device
-        target = known.get("device", "cpu")
+        target = first_of(known.get("device", "cpu"))
         return torch.device(target), torch.device(known.get("drafter_device", target))
 
     def fitting(self, stage: Stage, processes: Processes = ALONE) -> Stage:
         """A stage whose batches a user's recordings suffice for; rendered clips always do."""
-        if self.file.load is None:
-            return stage
-        return replace(stage, batch=max(1, min(stage.batch, len(self.learned.answers) // processes.count)))
+        return stage if self.file.load is None else stage.fitting(len(self.learned.answers), processes)
+
+    def teach(
+        self,
+        training: AnswerTraining,
+        stage: Stage,
+        seed: int,
+        out: Path,
+        report: Report,
+        processes: Processes = ALONE,
+        every: int = 0,
+    ) -> dict[str, Any]:
+        """Train a stage that fits. How far what learned agrees with the target, `before` and at the end (`calibration`), as
+        OUT/STAGE-calibration.jsonl has it, there `every` so many steps too; nothing but in the first of several processes."""
+        judged, places = self.judged, sorted(self.learned.answers)
+        log = out / f"{stage.name}-calibration.jsonl"
+        calibration = Calibration(lambda: rounded(training.agreement(judged.source, judged.answers)), log, every)
+        first = calibration.note_first() if processes.first else {}
+        batches = shuffled(places, stage.batch, seed, self.learned.source.folder, processes)
+        noting = calibration.noting(report) if every else report
+        run_stage(stage, training, batches, training.losses, out, noting, processes=processes)
+        if not processes.first:
+            return {}
+        rows = {"before": first, "calibration": calibration.note({"step": -1})}
+        found = {name: {part: row[part] for part in row if part != "step"} for name, row in rows.items()}
+        return {**found, "learned_from_judged": self.learned_from_judged}
 
     @property
     def events(self) -> EventGpt:

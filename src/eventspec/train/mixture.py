@@ -36,19 +36,19 @@ from eventspec.recordings.qa import held_out, read_questions
 from eventspec.scenes.clip import make_clip, split_seed
 from eventspec.scenes.language import every_wording
 from eventspec.scenes.writer import as_recording
-from eventspec.train.answers import TrainingPreset, presets_of
+from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.loop import Report, Stage, changed_pair
 from eventspec.train.names import Given
+from eventspec.train.processes import ALONE, Processes
 
-PRESETS = {"cpu": 200, "smoke": 4}
-"""Clips of the calibration split, with two questions each; of given questions so many, where there are more."""
 MOST = 4
-"""Times as many, where so few gave less than a fit needs."""
+"""Times as many questions, where so few gave less than a fit needs."""
 ASKED = 2
-SIZES = presets_of(
-    {name: TrainingPreset(ASKED * clips, 0, Stage("rounds", 0, 0, 1, steps=1), 1) for name, clips in PRESETS.items()}
+"""Questions about a clip of the calibration split."""
+PRESETS = presets_of(
+    {name: TrainingPreset(n, 0, Stage("rounds", 0, 0, 1, steps=1), 1) for name, n in (("cpu", 400), ("smoke", 8))}
 )
-"""As other recipes have them: questions, and nothing that is trained by steps."""
+"""How many questions there are, where as many are given; nothing is trained by steps."""
 AGAIN = 4
 """One question in so many is asked again, to measure rounds."""
 LEAST = 500
@@ -175,7 +175,9 @@ def street(clips: int) -> Iterator[tuple[Recording, str]]:
             yield as_recording(clip, f"clip {index}"), every[place].question
 
 
-def train(where: str, preset: str, out: Path, report: Report, given: Given | None = None) -> Path:
+def train(
+    where: str, size: Preset, out: Path, report: Report, processes: Processes = ALONE, given: Given | None = None
+) -> Path:
     """Fit the mixture of a pair on rendered clips, or on the questions that are given, and write OUT/pair: the pair with
     mixture.json, and mixture-report.json with reliability before and after, by drafter, of every second round, which the
     reported fit did not see. Questions to a pair of checkpoints: about recordings that are held out; how many are not, since
@@ -186,11 +188,12 @@ def train(where: str, preset: str, out: Path, report: Report, given: Given | Non
     questions = sorted(questions, key=lambda one: one.resolved not in kept)  # those first
     apart = sum(one.resolved in kept for one in questions)
     pair = load_pair(folder, "two", fit=False).with_policy(**COSTS)  # a drafter beside the target writes on
-    count = min(ASKED * PRESETS[preset], apart or len(questions) or MOST * ASKED * PRESETS[preset])
+    wanted = preset_of(PRESETS, size).answered
+    count = min(wanted, apart or len(questions) or MOST * wanted)
 
     def asked() -> Iterator[tuple[Recording, str]]:
         if given is None:
-            return street(MOST * PRESETS[preset])
+            return street(MOST * wanted // ASKED)
         return ((question.open(), question.question) for question in questions)  # as many as a fit needs
 
     with pair:

@@ -45,7 +45,7 @@ KEPT = 1 << 29
 def train(
     whose: Path | PairFile,
     given: Given,
-    wanted: Preset,
+    size: Preset,
     names: list[str],
     out: Path,
     report: Report,
@@ -56,7 +56,7 @@ def train(
     pair of checkpoints, and write OUT/pair. It answers the questions itself; heads learn from its pass over recordings and
     answers. Picks up where a run was interrupted, with any number of processes, which share the recordings out. BadInput and
     BadCheckpoint, one line each."""
-    preset, recipes, file = preset_of(PRESETS, wanted), checked(names), whose if isinstance(whose, PairFile) else None
+    preset, recipes, file = preset_of(PRESETS, size), checked(names), whose if isinstance(whose, PairFile) else None
     asked = given.asked(preset.answered)
     pair = _opened(whose, how)
     ends, text_ids = pair.parts.ends, pair.parts.text_ids
@@ -85,7 +85,7 @@ def train(
     heads = new_heads(names, TargetSizes(ends.config, used, frame))
     torch.manual_seed(1 + processes.rank)
     sources = [RecordedBatches(pair.parts.target, ends, part, text_ids) for part in (learned, judged)]
-    stage = replace(preset.stage, batch=max(1, min(preset.stage.batch, len(learned) // processes.count)))
+    stage = preset.stage.fitting(len(learned), processes)
     batches = shuffled(range(len(learned)), stage.batch, 400, processes=processes)
     rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report, processes)
     answers = len(learned) + (0 if learned is judged else len(judged))

@@ -6,8 +6,6 @@ same language model on packed rows, and a step costs a fraction of the teacher's
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +15,14 @@ import torch
 from torch import Tensor
 
 from eventspec.compress import Packer, PackerConfig
-from eventspec.files import write_text
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import save_packer
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
-from eventspec.train.data import WORKERS, Branch, Index, PixelSource, shuffled
+from eventspec.train.data import WORKERS, Branch, Index, PixelSource
 from eventspec.train.frozen import AnswerTraining, Branches, FrozenTarget, Said
-from eventspec.train.loop import Calibration, Report, Stage, changed_pair, rounded, run_stage
+from eventspec.train.loop import PROVENANCE, Report, Stage, add_part
 from eventspec.train.material import Models, material_of
 from eventspec.train.models import initialise
 from eventspec.train.names import Given
@@ -65,7 +62,7 @@ class PackerTraining(AnswerTraining):
 
 def train(
     pair: str,
-    wanted: Preset,
+    size: Preset,
     scale: int,
     out: Path,
     report: Report,
@@ -75,14 +72,14 @@ def train(
 ) -> Path:
     """Train a packer for a pair's target and write OUT/pair: the pair with it. Picks up where a run was interrupted, with any
     number of processes. BadInput for a scale that the target's grid does not have."""
-    preset = preset_of(PRESETS, wanted)
+    preset = preset_of(PRESETS, size)
 
     def begin(models: Models) -> dict[str, object]:
         PackerConfig.of(models.target.config, scale)
         return {"target": fingerprint(models.target)}
 
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
-    target, learned, judged = material.target, material.learned, material.judged
+    target, learned = material.target, material.learned
     packer = Packer(PackerConfig.of(target.config, scale), target.config)
     torch.manual_seed(0)
     initialise(packer).begin_as(target)
@@ -91,26 +88,26 @@ def train(
     frozen = FrozenTarget(target, material.before)
     training = PackerTraining(frozen, packer, learned.source, learned.answers, preset.packed).to(frozen.device)
     stage = replace(material.fitting(preset.stage, processes), name=f"packer-{scale}")
-    calibration = Calibration(
-        lambda: rounded(training.agreement(judged.source, judged.answers)), out / f"{stage.name}-calibration.jsonl", every=200
-    )
-    before = calibration.note_first() if processes.first else {}
-    batches = shuffled(sorted(learned.answers), stage.batch, 500, learned.source.folder, processes)
-    run_stage(stage, training, batches, training.losses, out, calibration.noting(report), processes=processes)
+    found = material.teach(training, stage, 500, out, report, processes, every=200)
     if not processes.first:
         return out / "pair"
-    figures: dict[str, Any] = {"before": before, "calibration": calibration.note({"step": -1})}
-    figures["learned_from_judged"] = material.learned_from_judged
-    return export(material.file, packer, target.to("cpu").eval(), out, figures)
+    return export(material.file, packer, target.to("cpu").eval(), out, found)
+
+
+def figures_at(scale: int) -> str:
+    """In a pair's folder: what the packer of a scale reached on calibration clips."""
+    return f"packers/{scale}/{PROVENANCE}"
 
 
 def export(file: PairFile, packer: Packer, target: VideoLlava, out: Path, figures: Mapping[str, Any]) -> Path:
     """The pair with the packer in it; packers of other scales stay."""
-    with changed_pair(file, out) as made:
-        scale = str(packer.config.scale)
-        place = made.folder / "packers" / scale
-        shutil.rmtree(place, ignore_errors=True)
-        save_packer(packer.cpu(), place, target)
-        write_text(place / "provenance.json", json.dumps({**figures, "torch": torch.__version__}) + "\n")
-        made.listing("packers", scale, f"packers/{scale}").write()
-    return out / "pair"
+    scale = packer.config.scale
+    place = f"packers/{scale}"
+    return add_part(
+        file,
+        out,
+        place,
+        lambda folder: save_packer(packer.cpu(), folder, target),
+        figures,
+        lambda made: made.listing("packers", str(scale), place),
+    )

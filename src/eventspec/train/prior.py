@@ -33,7 +33,7 @@ Texts = Sequence[tuple[str, Sequence[int]]]
 
 def train(
     pair: str,
-    wanted: Preset,
+    size: Preset,
     out: Path,
     report: Report,
     workers: int = WORKERS,
@@ -42,7 +42,7 @@ def train(
 ) -> Path:
     """Count what the pair's target says and write OUT/pair: the pair with the prior, in the place of an earlier one.
     prior-report.json: on questions about other recordings, how often its likeliest token is the target's."""
-    file, preset = PairFile.read(folder_of(pair)), preset_of(PRESETS, wanted)
+    file, preset = PairFile.read(folder_of(pair)), preset_of(PRESETS, size)
     learned: Texts
     judged: Texts
     if file.load is not None and given is not None:

@@ -16,7 +16,6 @@ import torch
 from eventspec.core import BadInput
 from eventspec.recordings.qa import JUDGED
 from eventspec.train.answers import TrainingPreset
-from eventspec.train.loop import Report
 from eventspec.train.material import ASKED
 from eventspec.train.names import Given
 from eventspec.train.recorded import EVENTS, FOLDER, FRAMES, MOST_BYTES
@@ -25,8 +24,8 @@ STEPS = 2
 """Of these the second one has the optimiser's state beside it."""
 FEW = 8
 """Questions at least that are asked."""
-Recipe = Callable[[Path, Report, Given | None, TrainingPreset], object]
-"""Runs a recipe into a folder, with a preset."""
+Recipe = Callable[..., object]
+"""Takes a preset (`size`), a folder (`out`), a `report`, and the questions that are `given`, if any are."""
 
 
 @dataclass
@@ -76,7 +75,7 @@ def rehearse(recipe: Recipe, preset: TrainingPreset, given: Given | None, second
         some = None if given is None else replace(given, work=work, limit=few)
         watch = Watch()
         try:
-            recipe(out, watch, some, size)
+            recipe(size=size, out=out, report=watch, **({} if some is None else {"given": some}))
         except torch.OutOfMemoryError as error:
             raise BadInput(f"a step of preset {preset.name} does not fit: {str(error).split('. ')[0]}") from None
         whole, peak = time.monotonic() - watch.began, most_in_use()

@@ -66,7 +66,7 @@ def nulls(setup: Setup) -> Iterator[Finding]:
 
 def low_rank(setup: Setup) -> Iterator[Finding]:
     """What low-rank updates of an event drafter learned, and what a pair's own drafter says of the same clips."""
-    runs = [read_json(run / "pair" / lora.FOLDER / lora.FIGURES) for run in setup.folders]
+    runs = [read_json(run / "pair" / lora.FIGURES) for run in setup.folders]
     folder, preset = folder_of(setup.pair), lora.PRESETS[setup.size("cpu", "smoke")]
     clips, wanted = answered(folder, setup.folders[0], "calibration", preset.held_out, lambda *_: None, 1)
     drafter, _ = _models(folder)
