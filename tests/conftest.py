@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:  # what asks for more threads than one still gets them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A training would start its process again, with another allocator, in the place of the tests.
-os.environ.setdefault("MALLOC_TOP_PAD_", "0")
 # A shell starts what it runs in the background with interrupts ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -161,6 +159,15 @@ def _write_video_llava(folder: Path, words: Sequence[str]) -> None:
     (folder / "pieces").unlink()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<image>", "<video>", "<pad>")])
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_start() -> Iterator[None]:
+    """A training would start its process again, with another allocator, in the place of the tests. (The variable that keeps it
+    from that is not set here: with it every process maps large tensors anew, which took a fifth of the tests' time.)"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "execve", lambda *program: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

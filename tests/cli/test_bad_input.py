@@ -211,10 +211,7 @@ def test_options_that_only_a_target_of_ones_own_heeds(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_run_of_another_preset_is_not_gone_on_with(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")  # else the command would start itself again, in place of the tests
+def test_a_run_of_another_preset_is_not_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"recipe": "embedded", "preset": "cpu"}))
     assert "preset cpu, not smoke" in refused(capsys, "train", "embedded", "--out", tmp_path, "--resume", "--preset", "smoke")
     assert "target" in refused(capsys, "train", "heads", "--out", tmp_path, "--resume", "--preset", "smoke")

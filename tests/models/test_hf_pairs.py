@@ -38,7 +38,6 @@ def test_what_a_target_of_transformers_can_do_its_pair_has(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")  # no second start
     monkeypatch.chdir(tmp_path)
     told(capsys, "models", "pair", "--target", checkpoint(kind), "--out", "pair", "--json")
     learning = ("--questions", questions, "--work", "work", "--preset", "smoke", "--max-new-tokens", "12", "--json")

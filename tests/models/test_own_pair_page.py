@@ -53,7 +53,6 @@ def done(words: list[str]) -> int:
 
 def test_every_line_runs_on_the_published_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")  # no second start
     prepared(tmp_path, GOLDENS / "video_llava/checkpoint")
     for words in lines():
         assert done(words) == 0, " ".join(words)
@@ -64,7 +63,6 @@ def test_every_line_that_a_target_of_transformers_can_do(
 ) -> None:
     """What it cannot do is refused in words, and the next line goes on from the pair that the line before left."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")  # no second start
     prepared(tmp_path, checkpoint("qwen"))
     refused, instead = set[str](), dict[str, str]()
     for words in lines():

@@ -79,11 +79,9 @@ def trained(place: Path) -> Path:
     if not GOLDENS.exists():
         pytest.skip("the goldens are not beside this checkout")
     pair = place / "pair"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MALLOC_TOP_PAD_", "0")  # no second start
-        for number, training in enumerate(TRAININGS):
-            assert run(words_of(place, training, pair, place / f"out{number}")) == 0, training
-            pair = place / f"out{number}/pair"
+    for number, training in enumerate(TRAININGS):
+        assert run(words_of(place, training, pair, place / f"out{number}")) == 0, training
+        pair = place / f"out{number}/pair"
     return pair
 
 
@@ -135,9 +133,8 @@ def test_trained_drafters_change_no_token(drafter: str, trained: Path) -> None:
 
 @HERE
 def test_a_dry_run_tells_what_it_takes_and_writes_nothing(
-    place: Path, trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Path, trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     before = (place / "work/answers.jsonl").read_bytes()
     found = told(capsys, *words_of(place, ("prior",), place / "pair", tmp_path / "dry"), "--dry-run", "--json")
     assert all(found[name] > 0 for name in ("seconds", "memory_bytes", "disk_bytes"))
@@ -163,10 +160,8 @@ def test_what_cannot_be_trained_is_refused_and_nothing_stays(
     says: str,
     place: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     assert run(words_of(place, training, place / "pair", tmp_path / "out")) == 2
     lines = capsys.readouterr().err.splitlines()
     assert says in lines[-1]
@@ -175,10 +170,9 @@ def test_what_cannot_be_trained_is_refused_and_nothing_stays(
 
 @HERE
 def test_a_prior_counts_short_answers_and_heads_leave_them_out(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """One answer in three is a word and its end."""
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     file = PairFile.read(place / "pair")
     known = Answers(tmp_path / "work", who_answers(file.place("target"), loading_of(file)), 12)
     for number, question in enumerate(read_questions(place / "scenes/qa.jsonl")):
@@ -194,9 +188,8 @@ def test_a_prior_counts_short_answers_and_heads_leave_them_out(
 @HERE
 @pytest.mark.parametrize("number", range(1, len(TRAININGS)))
 def test_a_run_goes_on_with_its_own_questions_only(
-    number: int, place: Path, trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: int, place: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     pair, out = place / "pair" if number == 1 else place / f"out{number - 1}/pair", place / f"out{number}"
     words = [*words_of(place, TRAININGS[number], pair, out), "--resume"]
     made = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
@@ -211,9 +204,8 @@ def test_a_run_goes_on_with_its_own_questions_only(
 
 
 def test_questions_are_for_checkpoints_and_checkpoints_for_questions(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     for words, says in (
         (("prior", "--work", "w"), "--work is for a pair of checkpoints, nano learns from rendered clips"),
         (("lora", "--max-new-tokens", "9"), "--max-new-tokens is for a pair of checkpoints"),
@@ -240,10 +232,9 @@ def test_a_pair_of_checkpoints_wants_questions_before_anything_is_loaded(
 
 @HERE
 def test_where_there_is_one_recording_figures_say_that_it_was_learned_from(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """And nothing is calibrated on it: its answers are known by heart. Of windows the recording is the same one."""
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     row = json.loads((place / "scenes/qa.jsonl").read_text().splitlines()[0])
     row["recording"] = str(place / "scenes" / row["recording"])
     windows: list[list[int | None]] = [[None, 300_000], [300_000, 600_000], [600_000, None]]

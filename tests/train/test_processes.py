@@ -219,7 +219,6 @@ def test_the_first_process_alone_tells_what_stopped_all(
         yield one
 
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")  # no second start
     monkeypatch.setattr(recipe, "train", failing)
     monkeypatch.setattr("eventspec.train.processes.started", pretended)
     assert run(["train", "heads", "--out", str(tmp_path / "new")]) == code
@@ -232,7 +231,6 @@ def test_only_the_first_process_minds_a_folder_in_use(
 ) -> None:
     """The first may have begun to write there when the second looks."""
     (tmp_path / "train").mkdir()
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     monkeypatch.setattr(recipe, "train", lambda *given, **named: pytest.fail("began"))
     assert run(["train", "heads", "--out", str(tmp_path)]) == 2
     assert "--resume" in capsys.readouterr().err
@@ -256,7 +254,6 @@ def test_a_count_of_processes_that_is_none_is_one_line(
     what: str, count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", count)
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     assert run(["train", what, "--out", str(tmp_path / "new")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"eventspec: WORLD_SIZE is '{count}'")
@@ -272,7 +269,6 @@ def test_a_head_without_weights_to_begin_with_is_told(
         given.update(named)
         raise TrainingFailed("enough")
 
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     monkeypatch.setattr(recipe, "train", noted)
     monkeypatch.setitem(RECIPES, "dream", replace(RECIPES["dream"], begins_with="medusa"))  # which the pair has not
     words = ["train", "heads", "--out", str(tmp_path / "new"), "--head", "eagle", "--head", "dream", "--head", "msd"]

@@ -106,7 +106,7 @@ def _devices(models: options.Models) -> tuple[str, str]:
     known = {} if file is None or file.load is None else file.load
     device = models.device or known.get("device", "cpu")
     how = LoadOptions(device=device, drafter_device=models.drafter_device or known.get("drafter_device"))
-    return how.device, how.drafting.device
+    return how.first, how.drafting.device
 
 
 def _print(found: dict[str, Any]) -> None:
