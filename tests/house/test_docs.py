@@ -14,6 +14,7 @@ from tests.support.pages import blocks, command_lines
 
 import eventspec as es
 from eventspec import cli
+from eventspec.cli.commands import built
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -75,7 +76,7 @@ def wrong(words: list[str]) -> str | None:
         words = ["eventspec", *words[words.index("eventspec") + 1 :]]
     if words[0] != "eventspec":
         return None if words[0] in ("source", "python", "git", "cat") else f"what is {words[0]}?"
-    command, path, rest = typer.main.get_command(cli.app), ["eventspec"], words[1:]
+    command, path, rest = built(), ["eventspec"], words[1:]
     while hasattr(command, "commands"):
         if not rest or rest[0] not in command.commands:
             return f"{' '.join(path)} has no command {rest[:1]}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import typer
 
 from eventspec import cli
 from eventspec.cli import commands
@@ -98,7 +97,7 @@ def test_what_an_interrupt_has_nothing_to_do_with_is_explained(
     def fails(*words: object, **more: object) -> None:
         raise error
 
-    monkeypatch.setattr(typer.Typer, "__call__", fails)
+    monkeypatch.setattr(type(commands.built()), "__call__", fails)
     monkeypatch.setattr(cli, "_came", True)
     assert commands.run([]) == code
     assert ("interrupted" in capsys.readouterr().err) is (code == 130)

@@ -12,6 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -73,11 +74,17 @@ app.command(short_help="Predict what every method would take for an answer.")(pl
 app.command(short_help="What this machine can run, and what to install for the rest.")(doctor.doctor)
 
 
+@cache
+def built() -> Any:
+    """The command line: typer makes it anew, of every signature, for whoever asks it."""
+    return get_command(app)
+
+
 def run(words: list[str]) -> int:
     """Run one command line; the exit code. Nothing escapes but a failure of the interpreter itself."""
     warnings.filterwarnings("ignore", module="PIL")  # what is wrong with an image is said in one line of ours
     try:
-        code = app(words, prog_name="eventspec", standalone_mode=False)
+        code = built()(words, prog_name="eventspec", standalone_mode=False)
         sys.stdout.flush()  # a closed pipe shows here at the latest
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
@@ -131,7 +138,7 @@ def _in_options(error: BadInput) -> str:
     """What is wrong with a call, with the options as they are typed where Python has settings: ``window_us`` is --window-us,
     and ``monotonic="clamp"`` is --monotonic clamp. A part of a path is no setting."""
     options = {"sensor_size": "--sensor", "stop_strings": "--stop", "bad_words": "--bad-word"}
-    for command in _commands(get_command(app)):
+    for command in _commands(built()):
         options |= {str(param.name): max(param.opts, key=len) for param in command.params if param.opts[0].startswith("-")}
     if isinstance(error, BadSetting):
         error = BadInput(f"{options.get(error.name, error.name)} {error.wrong}")
