@@ -83,7 +83,9 @@ def test_the_answer_is_that_of_one_device(
     wanted = generate(plain, recording, QUESTION, "autoregressive", max_new_tokens=20).token_ids
     pair = spread(kind)
     anywhere.clear()
-    assert generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=20).token_ids == wanted
+    found = generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=20)
+    assert found.token_ids == wanted
+    assert f"the target is spread over {TARGET}, {DRAFTER}" in found.trace.notes
     assert anywhere.count(f"{TARGET} {DRAFTER}") > 20
 
 

@@ -313,6 +313,8 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
         "position_rows": len(prompt.positions),
     }
     notes = []
+    if len(places := sorted({str(weight.device) for weight in model.parameters()})) > 1:
+        notes.append(f"the target is spread over {', '.join(places)}")
     if opened.sliding:
         notes.append("the target has a sliding window: drafts are cut to chains")
     elif not language.trees:
