@@ -138,7 +138,12 @@ def test_a_dry_run_tells_what_it_takes_and_writes_nothing(
     before = (place / "work/answers.jsonl").read_bytes()
     found = told(capsys, *words_of(place, ("prior",), place / "pair", tmp_path / "dry"), "--dry-run", "--json")
     assert all(found[name] > 0 for name in ("seconds", "memory_bytes", "disk_bytes"))
-    assert found["questions"] == 6
+    assert (found["questions"], found["answered"]) == (6, 6)
+    asked = words_of(place, ("prior",), place / "pair", tmp_path / "dry")
+    assert run([*asked, "--dry-run"]) == 0
+    assert "6 of which are answered already" in capsys.readouterr().out
+    longer = [word if word != "12" else "13" for word in asked]
+    assert told(capsys, *longer, "--dry-run", "--json")["answered"] == 0
     assert not list(tmp_path.iterdir())
     assert (place / "work/answers.jsonl").read_bytes() == before
 

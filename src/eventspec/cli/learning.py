@@ -20,6 +20,7 @@ from eventspec.machine import SPREAD
 from eventspec.train.names import Given, check_out, launched, launched_first, reexecute_with_allocator
 
 if TYPE_CHECKING:
+    from eventspec.models.loading import LoadOptions
     from eventspec.pairs.pair_file import PairFile
     from eventspec.train.answers import TrainingPreset
     from eventspec.train.processes import Processes
@@ -138,17 +139,25 @@ class Learning:
         stages: Sequence[str],
         figures_of: Callable[[Path], tuple[Mapping[str, Any], Sequence[str]]],
         seconds: float | None = None,
+        target: tuple[Path, LoadOptions] | None = None,
+        asks_again: bool = False,
     ) -> None:
         """Train, and print the figures of the folder that was written, and lines about them; with --dry-run, what that would
         take. `recipe`: one of `eventspec.train`, to which its preset, where to, and who takes part are still to be given.
-        seconds: of training, where those of the preset's stage are not all."""
+        seconds: of training, where those of the preset's stage are not all. target: who answers, and how it is opened, if not
+        the pair's; asks_again: and does so whatever the workspace holds."""
         preset = preset if self.batch is None else replace(preset, stage=replace(preset.stage, batch=self.batch))
         if self.dry_run:
             from eventspec.train.rehearsal import rehearse
+            from eventspec.train.workspace import Answers, loading_of, who_answers
 
             if launched() > 1:
                 raise BadInput("--dry-run measures one process: start it without torchrun")
-            expected = rehearse(recipe, preset, given, seconds)
+            known = None
+            if given is not None and not asks_again:
+                place, how = target or (self.file.place("target"), loading_of(self.file))
+                known = Answers(given.work, who_answers(place, how), given.longest)
+            expected = rehearse(recipe, preset, given, seconds, known)
             options.print_found(asdict(expected), self.as_json, expected.line)
             return
         asked = {} if given is None else {"given": given}

@@ -164,8 +164,9 @@ def _heads_for(
         use = f"the heads are in {folder}: generate --target {target} --method eagle --head {folder / names[0]}"
         return figures, [*lines, use]
 
-    train = partial(learn, target, names=names, how=LoadOptions.named(dtype, device=device))
-    learning.run(train, recipe.PRESETS[preset], given, learning.stages("heads"), figures_of)
+    how = LoadOptions.named(dtype, device=device)
+    train = partial(learn, target, names=names, how=how)
+    learning.run(train, recipe.PRESETS[preset], given, learning.stages("heads"), figures_of, target=(target, how))
 
 
 @train.command()
@@ -216,7 +217,8 @@ def mixture(
             learning.note([f"what is held out was too little: {more} about recordings that other trainings learn from"])
         return figures, [*lines, f"the pair with its mixture is in {folder}: use it with --pair {folder} --method hybrid"]
 
-    learning.run(partial(recipe.train, learning.name), recipe.PRESETS[preset], given, ("questions", "rounds"), figures_of)
+    train, stages = partial(recipe.train, learning.name), ("questions", "rounds")
+    learning.run(train, recipe.PRESETS[preset], given, stages, figures_of, asks_again=True)
 
 
 train_models.add_to(train)

@@ -19,6 +19,7 @@ from eventspec.train.answers import TrainingPreset
 from eventspec.train.material import ASKED
 from eventspec.train.names import Given
 from eventspec.train.recorded import EVENTS, FOLDER, FRAMES, MOST_BYTES
+from eventspec.train.workspace import Answers
 
 STEPS = 2
 """Of these the second one has the optimiser's state beside it."""
@@ -46,12 +47,14 @@ class Watch:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of a whole training: seconds, peak memory and bytes on disk, for so many questions that the target answers."""
+    """Of a whole training: seconds, peak memory and bytes on disk, for so many questions that the target answers; of
+    `answered` ones its workspace has the answers."""
 
     seconds: float
     memory_bytes: int
     disk_bytes: int
     questions: int
+    answered: int
     seconds_a_question: float
 
     @property
@@ -60,13 +63,20 @@ class Estimate:
         hours = f"{self.seconds / 3600:.1f} h" if self.seconds >= 3600 else f"{self.seconds / 60:.1f} min"
         sizes = f"{self.memory_bytes / 2**30:.1f} GiB of memory, {self.disk_bytes / 2**20:.0f} MiB on disk"
         asked = f"{self.questions} questions of {self.seconds_a_question:.2g} s each"
+        asked += f", {self.answered} of which are answered already" if self.answered else ""
         return f"about {hours}, {sizes}; of that the target's answers: {asked}"
 
 
-def rehearse(recipe: Recipe, preset: TrainingPreset, given: Given | None, seconds: float | None = None) -> Estimate:
-    """What the recipe takes with a preset: answers by their number, the `seconds` of training that are fixed (None: those of
-    its stage), memory as two steps of its size take it, on the device where that is CUDA, else of the process. Whatever the
-    recipe refuses is refused; BadInput where a step does not fit the device."""
+def rehearse(
+    recipe: Recipe,
+    preset: TrainingPreset,
+    given: Given | None,
+    seconds: float | None = None,
+    known: Answers | None = None,
+) -> Estimate:
+    """What the recipe takes with a preset: answers by their number, but for those that are `known`; the `seconds` of training
+    that are fixed (None: those of its stage); memory as two steps of its size take it, on the device where that is CUDA, else
+    of the process. Whatever the recipe refuses is refused; BadInput where a step does not fit the device."""
     few = min(preset.answered, max(FEW, preset.stage.batch * JUDGED // (JUDGED - 1) + 2))
     step = replace(preset.stage, seconds=0, steps=min(STEPS, preset.stage.steps or STEPS))
     size = replace(preset, answered=few, held_out=min(preset.held_out, 2), stage=step)
@@ -83,11 +93,12 @@ def rehearse(recipe: Recipe, preset: TrainingPreset, given: Given | None, second
     each = (watch.prepared - watch.loaded) / max(1, watch.reports - 1)  # the first one comes when one was answered
     asked = [] if given is None else given.asked(ASKED * (preset.answered + preset.held_out))
     count = len(asked) or preset.answered + preset.held_out
+    answered = 0 if known is None else known.count(asked)
     stage = preset.stage.seconds if seconds is None else seconds
     # Answers go by questions; of pixels each model has a file for what is asked about, however many questions there are.
     seen = sum(sum(own) / max(1, len(own)) for own in pixels) * len({question.seen for question in asked})
     disk = sum(made) + sum(said) / min(few, count) * count + min(seen, MOST_BYTES)
-    return Estimate(whole + each * max(0, count - few) + stage, peak, int(disk), count, each)
+    return Estimate(whole + each * max(0, count - answered - few) + stage, peak, int(disk), count, answered, each)
 
 
 def _pixels(work: Path) -> list[Iterator[Path]]:

@@ -94,6 +94,10 @@ class Answers:
         answer, ids, logs = self.known[self.key_of(question)]
         return Example(question, tuple(answer), np.array(ids, np.int64), np.array(logs, np.float32))
 
+    def count(self, questions: Sequence[Question]) -> int:
+        """How many of them need not be asked."""
+        return sum(self.key_of(question) in self.known for question in questions)
+
     def settings(self, asked: Sequence[Question]) -> dict[str, object]:
         """What a run that learns from these questions may not change when it goes on."""
         return {**self.of, "questions": _digest([self.key_of(question) for question in asked])}
@@ -141,7 +145,7 @@ def target_answers(
         known = asked.setdefault(question.recording, {})  # all recordings: what is lacking now, another process may find there
         if out.key_of(question) not in out.known:
             known.setdefault(question.window, []).append(question)
-    done = sum(out.key_of(question) in out.known for question in questions)
+    done = out.count(questions)
     for path, windows in list(asked.items())[processes.rank :: processes.count]:
         if not windows:
             continue
