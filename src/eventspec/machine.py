@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SPREAD = "auto"
 """In the place of a device: a target that transformers opens is spread over all CUDA devices (accelerate's device map)."""
+NO_SPREAD = f"only the target is spread over devices: the drafter's device is one, {SPREAD} is none"
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "lazy", "meta")
 """Kinds of devices that torch may have."""
 
@@ -60,7 +61,7 @@ def usable_cores() -> int:
 
 def unusable(device: str) -> str | None:
     """Why torch, or the one that is installed, cannot have a device; None where only torch itself tells."""
-    kind = device.partition(":")[0]
+    kind = "cuda" if device == SPREAD else device.partition(":")[0]
     if kind not in DEVICES:
         return "there is no such kind of device"
     if kind == "meta":

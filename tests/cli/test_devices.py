@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -82,3 +83,33 @@ def test_a_torch_without_cuda_is_known_by_its_files(tmp_path: Path, monkeypatch:
         (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\nhip: Optional[str] = {hip!r}\n")
         assert unusable("cuda:1") == why
     assert (unusable("cpu"), unusable("gpu")) == (None, "there is no such kind of device")
+
+
+def test_all_devices_are_for_a_target_of_transformers(
+    folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pair's file too: no machine opens one of ours so. A drafter has one device, and a part is trained in one process."""
+    both = ("models", "pair", "--target", folders.video_llava, "--drafter", folders.eventgpt, "--out", tmp_path / "pair")
+    assert "device auto spreads checkpoints that transformers opens" in refused(capsys, *both, "--device", "auto")
+    assert "device 'auto:1' is of no kind" in refused(capsys, *both, "--device", "auto:1")
+    assert "only the target is spread over devices" in refused(capsys, *both, "--drafter-device", "auto")
+    assert not (tmp_path / "pair").exists()
+    pair = written(folders, tmp_path / "pair", "--drafter-device", "cpu")
+    file = pair / "pair.toml"
+    file.write_text(file.read_text().replace('drafter_device = "cpu"', 'drafter_device = "auto"'))
+    capsys.readouterr()
+    assert "only the target is spread over devices" in refused(capsys, "generate", "--pair", pair, *ASK)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    asked = ("--questions", tmp_path / "qa.jsonl", "--out", tmp_path / "out")
+    said = refused(capsys, "train", "heads", "--target", folders.video_llava, "--device", "auto", *asked)
+    assert "for a target on all devices (device auto) a part is trained in one process, not in 2" in said
+
+
+def test_a_drafter_of_no_known_kind_is_told_as_that(
+    folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folders.eventgpt, tmp_path / "odd")
+    config = json.loads((tmp_path / "odd/config.json").read_text())
+    (tmp_path / "odd/config.json").write_text(json.dumps({**config, "model_type": "nonsense"}))
+    both = ("--target", folders.video_llava, "--drafter", tmp_path / "odd", "--out", tmp_path / "pair")
+    assert "model_type is 'nonsense'" in refused(capsys, "models", "pair", *both)

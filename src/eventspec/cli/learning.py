@@ -47,6 +47,10 @@ Trained = Annotated[
 ]
 
 
+ON_ALL = f"for a target on all devices (device {SPREAD}) a part is"
+"""What takes one process."""
+
+
 @dataclass(frozen=True)
 class Learning:
     """The options of every training of a part."""
@@ -84,10 +88,8 @@ class Learning:
         if file.load is not None:
             names = ("dtype", "device", "drafter_device")
             check_loading(file.place("target"), *(file.load.get(name) for name in names))
-            if file.load.get("device") == SPREAD and launched() > 1:
-                raise BadInput(
-                    f"pair {file.name} takes all devices (device {SPREAD}): train it in one process, without torchrun"
-                )
+            if file.load.get("device") == SPREAD:
+                check_one_process(ON_ALL)
         if file.load is not None and self.questions is None:
             raise BadInput(f"pair {file.name} is of checkpoints: --questions names a qa.jsonl about recordings to learn from")
         given = {"--questions": self.questions, "--work": self.work, "--max-new-tokens": self.max_new_tokens}

@@ -77,14 +77,14 @@ def make_pair(
 ) -> None:
     """Write a pair.toml that points to two checkpoint folders where they lie: every command takes it as --pair."""
     from eventspec.machine import DEVICES, SPREAD
-    from eventspec.models.shards import check_files, modality_of
+    from eventspec.models.shards import OURS, check_files, check_ours, modality_of
 
     check_empty(out)
     check_outputs({"--out": out}, [target, drafter])
     options.check_devices(device, drafter_device)
     for one in (device, drafter_device):  # it may be one of the machine that the pair is for
-        if one is not None and one.partition(":")[0] not in (*DEVICES, SPREAD):
-            raise BadInput(f"device '{one}' is of no kind that there is: choose one of {', '.join(DEVICES)}")
+        if one not in (None, SPREAD) and one.partition(":")[0] not in DEVICES:
+            raise BadInput(f"device '{one}' is of no kind that there is: choose one of {', '.join(DEVICES)}, or {SPREAD}")
     if drafter is None and drafter_device is not None:
         raise BadInput("--drafter-device is for --drafter, a checkpoint folder: leave it out, or give both")
     for folder in (target, drafter):
@@ -93,16 +93,18 @@ def make_pair(
                 raise BadInput(f"{folder} is no folder: give the folder of a checkpoint, with its config.json")
             check_files(folder)
 
-    if modality_of(target) == "events":
-        raise BadInput(f"{target} sees events: give it as --drafter, and a model that sees frames as --target")
-    if drafter is not None and modality_of(drafter) != "events":
-        raise BadInput(f"{drafter} sees frames: the drafter of a pair must see events")
     from eventspec.models.folder import check_weights
     from eventspec.pairs.pair_file import PairFile
 
     for folder in (target, drafter):
         if folder is not None:
             check_weights(folder)
+    if modality_of(target) == "events":
+        raise BadInput(f"{target} sees events: give it as --drafter, and a model that sees frames as --target")
+    if drafter is not None and modality_of(drafter) != "events":
+        raise BadInput(f"{drafter} sees frames: the drafter of a pair must see events")
+    if read_json(target / "config.json").get("model_type") in OURS:
+        check_ours(dtype, device)
     how = {"dtype": dtype, "device": device, "drafter_device": drafter_device, "frames": frames}
     load = {option: value for option, value in how.items() if value is not None}
     load |= {} if vocabulary == "auto" else {"vocabulary": vocabulary}

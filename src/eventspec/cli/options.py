@@ -14,7 +14,7 @@ import typer
 
 from eventspec.errors import BadInput, check_risk
 from eventspec.files import check_writable
-from eventspec.machine import SPREAD
+from eventspec.machine import NO_SPREAD, SPREAD
 
 if TYPE_CHECKING:
     from eventspec.pairs import Pair
@@ -291,7 +291,7 @@ class Models:
 def check_devices(target: str | None, drafter: str | None) -> None:
     """BadInput for what is no name of a device; whether it is there is known once torch is loaded."""
     if drafter == SPREAD:
-        raise BadInput(f"only the target is spread over devices: --drafter-device {SPREAD} is none, name one")
+        raise BadInput(NO_SPREAD)
     for device in (target, drafter):
         if device is not None and not re.fullmatch(r"[a-z]+(:\d+)?", device):
             raise BadInput(f"device '{device}' is none: choose cpu, cuda, cuda:1, ..., as `eventspec doctor` finds them")

@@ -13,9 +13,10 @@ import typer
 from eventspec.cli import options, train_models
 from eventspec.cli.bars import announced, shown
 from eventspec.cli.help import App
-from eventspec.cli.learning import AsJson, Learning, Out, Resume, check_one_process, whose
+from eventspec.cli.learning import ON_ALL, AsJson, Learning, Out, Resume, check_one_process, whose
 from eventspec.errors import BadInput, check_known, several
 from eventspec.files import check_outputs, read_json, writing
+from eventspec.machine import SPREAD
 from eventspec.train.names import (
     HEADS,
     PRESETS,
@@ -150,6 +151,8 @@ def _heads_for(
     if learning.pair is not None or begin_with is not None:
         other = "--pair" if learning.pair is not None else "--begin-with"
         raise BadInput(f"{other} is for a pair, --target for a checkpoint folder: give one of them")
+    if device == SPREAD:
+        check_one_process(ON_ALL)
     models = options.Models(target=target, device=device)
     folders = models.check(["autoregressive"], options.Chosen())
     models.check_room(learning.max_new_tokens or 0, 0)

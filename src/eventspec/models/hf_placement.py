@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,44 @@ from eventspec.models.loading import LoadOptions
 FREE = 0.85
 """Share of a device's free memory that the weights of a spread model may fill: caches and what a step needs take some."""
 BITS = {"nf4": 4, "int8": 8}
+_TABLE = re.compile(r"embed|lm_head|norm|bias")
+"""Weights that bitsandbytes leaves in 16 bits."""
 
 
 def placement(folder: Path, how: LoadOptions, stored: Mapping[str, Stored]) -> dict[str, Any]:
     """Arguments of `from_pretrained` for a folder's `stored` weights; nothing for what is loaded as it is, and moved. BadInput
-    where bitsandbytes cannot run, and for weights that do not fit all devices together: none go to the host or to disk, from
-    where every step would fetch them."""
+    where bitsandbytes cannot run, and for weights that all devices together have no room for."""
     made = _quantization(how)
     if how.device != SPREAD:
         return made and {**made, "device_map": {"": how.device}}
     if importlib.util.find_spec("accelerate") is None:
         raise BadInput(f"device {SPREAD} needs accelerate: pip install 'eventspec[hf]', or name one device")
-    if not torch.cuda.is_available():
-        return {"device_map": {"": how.first}}
     room = {number: int(FREE * torch.cuda.mem_get_info(number)[0]) for number in range(torch.cuda.device_count())}
-    bits = BITS.get(how.quantized or "", 8 * (how.dtype or torch.bfloat16).itemsize)
-    needed = sum(math.prod(one.shape) for one in stored.values()) * bits // 8
+    needed = sum(math.prod(one.shape) * _bits(name, one, how) // 8 for name, one in stored.items())
     if needed > sum(room.values()):
-        gib = f"{needed / 2**30:.1f} GiB of weights, {sum(room.values()) / 2**30:.1f} GiB of room"
-        raise BadInput(f"{folder} does not fit all CUDA devices together ({gib}): choose --dtype int8 or nf4")
+        raise _too_large(folder, how, f"{needed / 2**30:.1f} GiB of weights, {sum(room.values()) / 2**30:.1f} GiB of room")
     return {**made, "device_map": SPREAD, "max_memory": room}
+
+
+def check_spread(folder: Path, model: Any, how: LoadOptions) -> None:
+    """BadInput for a model of which accelerate put a part on the host or on disk: it places whole blocks, and may have room for
+    all of them together and for none of the last. Every step would fetch that part from there."""
+    outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
+    if how.device == SPREAD and outside:
+        raise _too_large(folder, how, "its blocks cannot be shared out among them")
+
+
+def _too_large(folder: Path, how: LoadOptions, why: str) -> BadInput:
+    mend = {"nf4": "", "int8": ", or choose --dtype nf4"}.get(how.quantized or "", ", or choose --dtype int8 or nf4")
+    mend = ", or choose --dtype bfloat16, int8 or nf4" if how.dtype == torch.float32 else mend
+    return BadInput(f"{folder} does not fit all CUDA devices together ({why}): free some of their memory{mend}")
+
+
+def _bits(name: str, stored: Stored, how: LoadOptions) -> int:
+    """Of one number of a tensor, as it is loaded."""
+    if how.quantized is not None:
+        return 16 if _TABLE.search(name) else BITS[how.quantized]
+    return 8 * (how.dtype or stored.dtype or torch.float32).itemsize
 
 
 def _quantization(how: LoadOptions) -> dict[str, Any]:

@@ -121,7 +121,8 @@ class Prompter:
         rows, positions = given["inputs_embeds"][0], given.get("position_ids")
         if positions is None:
             positions = torch.arange(len(rows), device=rows.device)[None]
-        positions = positions.reshape(-1, len(rows))
+        # Of a model that is spread ids and rows may lie on two devices.
+        positions = positions.to(rows.device).reshape(-1, len(rows))
         positions = positions[-3:] if len(positions) > 1 else positions  # a fourth row, first, only helps to make masks
         places = self._is_picture(inputs["input_ids"][0]).nonzero().flatten().tolist()
         return HfPrompt(rows, positions, len(places), (places[0], places[-1] + 1) if places else (0, 0))

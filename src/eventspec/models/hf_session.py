@@ -119,7 +119,7 @@ class HfEnds(LanguageEnds):
         self._whole: list[nn.Module] = [model]  # in a list: its parameters are not these ends' own
         embed, head, context = model.get_input_embeddings(), model.get_output_embeddings(), language.context
         if head.weight.device != embed.weight.device:  # of a model that is spread: a draft head runs on one device
-            head = _linear(head.weight.to(embed.weight.device), head.bias)
+            head = _linear(head.weight.to(embed.weight.device), getattr(head, "bias", None))
         ids = torch.arange(min(8, len(embed.weight)), device=embed.weight.device)
         rows, stored = embed(ids), embed.weight[ids]
         # Some models scale what the table gives; a head's passes read the table itself.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,9 +22,11 @@ import torch
 from torch import Tensor
 
 from eventspec.core import BadCheckpoint, BadInput, EventspecError, Proposal, Verdict
+from eventspec.errors import several
+from eventspec.machine import SPREAD
 from eventspec.models.checkpoint import Checkpoint, Stored, check_finite, without_memory
 from eventspec.models.configuration import read_json
-from eventspec.models.hf_placement import placement
+from eventspec.models.hf_placement import check_spread, placement
 from eventspec.models.hf_prompt import HfPrompt, Prompter
 from eventspec.models.hf_session import HfLanguage, HfSession, HfTarget, fresh_session
 from eventspec.models.loading import LoadOptions, VisionLanguage
@@ -145,6 +148,7 @@ def _open(folder: Path, how: LoadOptions) -> _Opened:
             raise BadCheckpoint(f"{folder}: {found}: fetch them again")
     if "device_map" not in settings:
         model.to(how.device)
+    check_spread(folder, model, how)
     check_finite(folder, model.requires_grad_(False).eval().named_parameters())
     ends = _ends(folder, model, processor)
     rows = len(model.get_output_embeddings().weight)
@@ -295,7 +299,7 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
             kind = str(opened.dtype).removeprefix("torch.")
             raise BadCheckpoint(f"{opened.folder}: {name}'s logits are not finite in {kind}: try dtype bfloat16 or float32")
         prompt = prompter.prompt(inputs)
-        if not decodes(language, prompt, own):
+        if not decodes(language, prompt, own.to(prompt.rows.device)):
             raise BadCheckpoint(
                 f"{opened.folder}: {name} answers otherwise when its prompt comes as rows or its cache is cut back: "
                 "it cannot be a target"
@@ -313,8 +317,10 @@ def _measured(opened: _Opened, how: LoadOptions) -> tuple[HfTarget, dict[str, An
         "position_rows": len(prompt.positions),
     }
     notes = []
-    if len(places := sorted({str(weight.device) for weight in model.parameters()})) > 1:
-        notes.append(f"the target is spread over {', '.join(places)}")
+    layers = Counter(str(next(layer.parameters()).device) for layer in model.get_decoder().layers)
+    if len(layers) > 1 or how.device == SPREAD:
+        places = ", ".join(f"{place} ({several(count, 'layer')})" for place, count in sorted(layers.items()))
+        notes.append(f"the target is spread over {places}")
     if opened.sliding:
         notes.append("the target has a sliding window: drafts are cut to chains")
     elif not language.trees:

@@ -59,7 +59,7 @@ class LoadOptions:
 
     @property
     def first(self) -> str:
-        """Where a prompt begins, and logits come out."""
+        """The first of its devices."""
         return first_of(self.device)
 
     @property
@@ -71,9 +71,7 @@ class LoadOptions:
 
 def first_of(device: str) -> str:
     """The device itself, or the first one of those that a model is spread over."""
-    if device != SPREAD:
-        return device
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
+    return "cuda:0" if device == SPREAD else device
 
 
 def _check_device(device: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventspec.errors import BadInput, check_known, check_scale
 from eventspec.files import read_json
-from eventspec.machine import SPREAD, unusable
+from eventspec.machine import NO_SPREAD, SPREAD, unusable
 from eventspec.media import Modality, Window, check_senses
 from eventspec.models.shards import EVENTGPT, OURS, VIDEO_LLAVA, check_files, check_ours, modality_of, opened, shards
 from eventspec.pairs.names import (
@@ -195,8 +195,10 @@ def check_packed(file: PairFile, scale: int) -> None:
 def check_loading(target: Path, dtype: str | None, *devices: str | None) -> None:
     """BadInput for a precision that a checkpoint cannot be opened in, and for devices that cannot be there: the first one is
     the target's."""
+    if SPREAD in devices[1:]:
+        raise BadInput(NO_SPREAD)
     for device in devices:
-        if device is not None and device != SPREAD and (why := unusable(device)) is not None:
+        if device is not None and (why := unusable(device)) is not None:
             raise BadInput(f"device '{device}' cannot be used ({why}): choose cpu, or what `eventspec doctor` finds")
     if read_json(target / "config.json").get("model_type") in OURS:
         check_ours(dtype, devices[0])

@@ -61,7 +61,7 @@ def load_folders(
         parts = replace(parts, event_drafter=made, event_note=note)
     name, folder = (target.resolve().name, None) if file is None else (file.name, file.folder)
     pair = Pair(name, parts, build_methods(parts), workers, folder, target)
-    path = store_of(pair, drafter, how)
+    path = store_of(pair, drafter, (how, loaded.notes))
     return fitted(pair, path) if fit and policy.step_seconds <= QUICK_STEP else learning(pair, path, warm=False)
 
 

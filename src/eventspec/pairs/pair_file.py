@@ -114,7 +114,7 @@ class PairFile:
             if self.fingerprints.get(role) not in (None, fingerprint_of(place)):
                 raise BadCheckpoint(f"{self.folder / NAME}: its {role} {place} is another one than it was: {again}")
             if role == "drafter" and modality_of(place) != "events":
-                raise BadCheckpoint(f"{self.folder / NAME}: its drafter {place} sees frames, it must see events")
+                raise BadCheckpoint(f"{self.folder / NAME}: its drafter {place} is no event model: {again}")
         for what, place in self._parts():
             if not place.exists():
                 again = "put it back, or take its line out"
