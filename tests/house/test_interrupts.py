@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from eventspec import cli
 from eventspec.cli import commands
 from eventspec.errors import BadInput
+from eventspec.train.names import reexecute_with_allocator
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Run
@@ -118,3 +122,33 @@ def test_only_what_cannot_be_imported_is_a_broken_installation(
             quiet.setattr(cli, "_leave", sys.exit)
             cli.main()
         assert ("the installation is broken" in capsys.readouterr().err) is says
+
+
+def test_an_interrupt_that_was_to_come_again_is_not_lost_in_a_second_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock outlives the exec, what answers it does not: the new program would be ended by the alarm."""
+    started = list[object]()
+    monkeypatch.setattr(os, "execve", lambda *program: started.append(program))
+    monkeypatch.delenv("MALLOC_TOP_PAD_", raising=False)
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 60)
+        with pytest.raises(KeyboardInterrupt):
+            reexecute_with_allocator(["train"])
+        assert started == []
+        assert signal.setitimer(signal.ITIMER_REAL, 0) == (0.0, 0.0)
+        reexecute_with_allocator(["train"])
+        assert len(started) == 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_that_came_while_a_training_starts_again_is_one_line() -> None:
+    """It waits, blocked, until the second start has something to answer it with."""
+    program = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}); os.kill(os.getpid(), signal.SIGINT); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'eventspec', 'doctor'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "eventspec: interrupted\n")

@@ -43,6 +43,8 @@ def main() -> NoReturn:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     try:
         _take_interrupts()
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a training's second start begins with it blocked
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:  # between two commands' worth of code: `run` has none of its own
         sys.stderr.write("eventspec: interrupted\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -123,5 +124,14 @@ def launched() -> int:
 
 def reexecute_with_allocator(words: list[str]) -> None:
     """Start this program again with the allocator settings; they are read once, when a process begins."""
-    if os.environ.get("MALLOC_TOP_PAD_") is None and sys.platform == "linux":
+    if os.environ.get("MALLOC_TOP_PAD_") is not None or sys.platform != "linux":
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the second start can answer it, in `cli.main`
+    try:
+        if signal.setitimer(signal.ITIMER_REAL, 0)[
+            0
+        ]:  # one was to come again: the clock outlives this program, its handler not
+            raise KeyboardInterrupt
         os.execve(sys.executable, [sys.executable, "-m", "eventspec", *words], {**os.environ, **ALLOCATOR})
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
