@@ -99,13 +99,17 @@ def _take_interrupts() -> None:
 
 def _leave(code: int) -> NoReturn:
     """End the process with this code. For a thread that does not end within a second the interpreter's own end is left out: it
-    would come back from native code into an interpreter that is gone, which aborts the process."""
+    would come back from native code into an interpreter that is gone, which aborts the process. So it is after an interrupt:
+    one that went through native code, answered here or not, would end the process by a signal."""
     for name in ("SIGINT", "SIGALRM"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     lanes = sys.modules.get("eventspec.lanes.worker")
+    at_once = code == 130
     if lanes is not None and not lanes.end_threads(1.0):
         atexit.unregister(lanes.end_threads)
+        at_once = True
+    if at_once:
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
