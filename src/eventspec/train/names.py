@@ -128,9 +128,9 @@ def reexecute_with_allocator(words: list[str]) -> None:
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the second start can answer it, in `cli.main`
     try:
-        if signal.setitimer(signal.ITIMER_REAL, 0)[
-            0
-        ]:  # one was to come again: the clock outlives this program, its handler not
+        answers = getattr(signal.getsignal(signal.SIGALRM), "__module__", None)
+        # An interrupt that is to come again: its clock would outlive this program, and what answers it would not.
+        if answers == "eventspec.cli" and signal.setitimer(signal.ITIMER_REAL, 0)[0]:
             raise KeyboardInterrupt
         os.execve(sys.executable, [sys.executable, "-m", "eventspec", *words], {**os.environ, **ALLOCATOR})
     finally:
