@@ -94,15 +94,20 @@ def train(
     return export(material.file, packer, target.to("cpu").eval(), out, found)
 
 
+def place_of(scale: int) -> str:
+    """Of a packer in its pair's folder."""
+    return f"packers/{scale}"
+
+
 def figures_at(scale: int) -> str:
     """In a pair's folder: what the packer of a scale reached on calibration clips."""
-    return f"packers/{scale}/{PROVENANCE}"
+    return f"{place_of(scale)}/{PROVENANCE}"
 
 
 def export(file: PairFile, packer: Packer, target: VideoLlava, out: Path, figures: Mapping[str, Any]) -> Path:
     """The pair with the packer in it; packers of other scales stay."""
     scale = packer.config.scale
-    place = f"packers/{scale}"
+    place = place_of(scale)
     return add_part(
         file,
         out,
