@@ -75,16 +75,13 @@ def eagle3(normed: bool = False, seed: int = 1) -> Eagle3Head:
 
 def specvlm(mode: str) -> EagleHead:
     """EAGLE's head behind a compressor; `mode` may be one branch of FRUGAL's."""
-    compressor = Elastic(16, "select" if mode in BRANCHES else mode, MODES[mode], 3)  # type: ignore[arg-type]
+    compressor = Elastic(16, "select" if mode in BRANCHES else mode, MODES[mode], 4)  # type: ignore[arg-type]
     made = specvlm_head(EagleConfig(ONE), compressor)
     made.load_state_dict({**made.state_dict(), **eagle().state_dict()})
     made.double().requires_grad_(False).eval()
     randomised(compressor, 5, 0.3)
     if mode in BRANCHES:  # else the gate takes one of them for every question here, whatever is wrong with the others
-        gate = compressor.gate
-        assert gate is not None
-        gate.weight.zero_()
-        gate.bias.copy_(torch.eye(len(MODES[mode]))[BRANCHES.index(mode)] * 10)
+        compressor.force(mode)
     return made
 
 

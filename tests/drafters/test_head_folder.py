@@ -64,7 +64,7 @@ KINDS: dict[str, Callable[[], TrainedHead]] = {
     "no bias": lambda: TrainedHead(halved(EagleHead(EagleConfig(ONE, bias=False)))),
     "eagle3": lambda: TrainedHead(eagle3()),
     "other taps": lambda: TrainedHead(eagle3((1, 2, 4))),
-    "select": lambda: specvlm("select", SELECT),
+    "select": lambda: specvlm("select", SELECT, 5),
     "frugal": lambda: specvlm("select", FRUGAL, 5),
     "weighted": lambda: specvlm("weighted", WEIGHTED),
     "concat": lambda: specvlm("concat", CONCAT, bias=False),
@@ -251,6 +251,14 @@ def over(frames: int, frame: Any = 0) -> dict[str, Any]:
 
 
 NONE = {"compressor": {"mode": "concat", "options": [{"kind": "none", "size": 1}]}}
+
+
+def squared(frame: int, **changed: Any) -> dict[str, Any]:
+    """A compressor that pools by squares of two patches a side in frames of so many rows."""
+    option = {"kind": "pool", "size": 2, "grid": True, **changed}
+    return {"compressor": {"mode": "select", "options": [option], "frame": frame}}
+
+
 CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "no queries": ("vispec", {}, {"imadpt.q": None}, r"tensor imadpt\.q is missing"),
     "vispec in name only": ("eagle1", {"kind": "vispec"}, {}, r"tensor imadpt\.q is missing"),
@@ -268,13 +276,20 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     **{f"{kind} compressed": (kind, NONE, {}, "only SpecVLM's head") for kind in ("eagle3", "msd", "vispec", "dream", "massv")},
     "nan": ("eagle1", {}, {"fc.bias": torch.tensor([float("nan")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
     "infinity": ("msd", {}, {"fc.bias": torch.tensor([float("-inf")] + 15 * [0.0])}, "fc.bias holds NaN or infinity"),
-    "a gate of nan": ("select", {}, {"compressor.gate.bias": torch.full((5,), float("nan"))}, "gate.bias holds NaN"),
+    "a gate of nan": ("select", {}, {"compressor.gate.out.bias": torch.full((6,), float("nan"))}, "gate.out.bias holds NaN"),
+    "squares of no grid": ("select", squared(7), {}, "7 rows of a frame are no square of patches"),
+    "squares of unknown frames": ("select", squared(0), {}, "squares cannot be without frame"),
+    "queries on a grid": ("select", squared(5, kind="resample"), {}, "resample with grid True cannot be"),
+    "a maximum in a row": ("select", squared(5, kind="max", grid=False), {}, "max with grid False cannot be"),
+    "a grid of text": ("select", squared(5, grid="yes"), {}, "grid 'yes' cannot be"),
+    "pooling by importance": ("select", squared(5, learned=True), {}, "only prune has an importance"),
+    "a picture of text": ("select", {"compressor": {**NONE["compressor"], "picture": 1}}, {}, "picture of the compressor is 1"),
     "a yes among ranks": ("eagle1", {"ranks": [True]}, {}, "wanted shares of 1"),
     "ranks that add up to more": ("eagle1", {"ranks": [[0.9, 0.9]]}, {}, "wanted shares of 1"),
     "a rank between levels": ("eagle1", {"ranks": [[0.5], 0.5]}, {}, "wanted shares of 1"),
     "ranks of 65 levels": ("eagle1", {"ranks": 65 * [[0.5]]}, {}, "wanted shares of 1"),
     "pooling over no frames": ("select", over(0), {}, "pool over 0 frames cannot be"),
-    "frames of unknown rows": ("select", over(3), {}, r"config.json: eventspec.compressor: pool over frames cannot be without"),
+    "frames of unknown rows": ("select", over(3), {}, r"config.json: eventspec.compressor: pool over frames and squares"),
     "frames of a number as text": ("select", over(3, "65"), {}, "frame is '65', wanted the rows of a frame"),
     "frames of too many rows": ("select", over(3, 10**400), {}, "frame is 1000"),
     "more ranks than names": ("eagle3", {"ranks": [25 * [0.04]]}, {}, "for up to 24 ranks"),

@@ -89,6 +89,7 @@ class Result:
             "chosen": self.chosen,
             "lossless": self.lossless,
             "skipped": self.trace.skipped,
+            "compressor": self.trace.compressor,
             "finish_reason": self.finish_reason,
             "usage": {
                 "prompt_tokens": self.prompt_tokens,

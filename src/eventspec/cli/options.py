@@ -90,8 +90,8 @@ Drafter = Annotated[
 Head = Annotated[
     str | None,
     typer.Option(
-        help="Another head for methods eagle and specvlm, NAME[:TREE]: a folder or one of --pair's; dynamic, static, "
-        "published, chain; pruned."
+        help="Another head for methods eagle and specvlm, NAME[:TREE][:BRANCH]: a folder or one of --pair's; dynamic, static, "
+        "published, chain; pruned. BRANCH forces what specvlm's gate chooses: prune, pool, max, convolve, resample, none."
     ),
 ]
 Adapter = Annotated[

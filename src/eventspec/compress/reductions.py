@@ -1,5 +1,6 @@
 """What makes fewer visual rows of many: dropping, averaging, a strided convolution, a few learned queries; and keeping those
-that a model attends to: ranking as in FastV (2403.06764), and the two stages of video-SpecVLM (2508.16201)."""
+that a model attends to: ranking as in FastV (2403.06764), and the two stages of video-SpecVLM (2508.16201). By the squares of a
+frame's patches: `grid`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SURE = 0.4
 
 
 class Pruning(nn.Module):
-    """Keeps one row of `ratio`, at least one: evenly spaced ones; while training, random ones (the paper drops at random)."""
+    """Keeps one row of `ratio`, at least one: evenly spaced ones; while training, random ones (the paper drops at random). By
+    importance: `ImportancePruning`."""
 
     def __init__(self, ratio: int) -> None:
         super().__init__()
@@ -34,6 +36,38 @@ class Pruning(nn.Module):
             places = torch.arange(count, device=rows.device) * self.ratio + min(self.ratio, total) // 2
             places = places.clamp_max(total - 1)
         return rows[..., places, :], places
+
+
+class ImportancePruning(nn.Module):
+    """Keeps one row of `ratio`, at least one: those of the highest importance, a learned product with the row's feature.
+
+    Which rows are kept has no gradient. So a kept row's feature is multiplied by its importance over the same number, which is
+    1: where more of a row would lessen the loss, its importance grows. Training adds Gumbel noise to the importances, so that
+    other rows are tried too; with importances that are all alike that is dropping at random.
+    """
+
+    def __init__(self, width: int, ratio: int) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.weight = nn.Parameter(torch.empty(width))
+        first_values(self.weight, lambda: torch.zeros(width))
+
+    def importance(self, rows: Tensor) -> Tensor:
+        """[..., T, 2 D] -> [..., T], before a sigmoid."""
+        found: Tensor = rows.chunk(2, -1)[1] @ self.weight
+        return found
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., T, 2 D] -> [..., M, 2 D] with M = ceil(T / ratio), and their places [..., M], ascending."""
+        scores, count = self.importance(rows), -(-rows.shape[-2] // self.ratio)
+        noise = -torch.empty_like(scores).exponential_().log() if self.training else 0.0
+        places = (scores.detach() + noise).topk(count).indices.sort().values
+        kept = rows.gather(-2, places[..., None].expand(*places.shape, rows.shape[-1]))
+        if not torch.is_grad_enabled():
+            return kept, places
+        share = scores.gather(-1, places).sigmoid()[..., None]
+        embeds, hidden = kept.chunk(2, -1)
+        return torch.cat((embeds, hidden * (share / share.detach()).to(hidden.dtype)), -1), places
 
 
 class Pooling(nn.Module):

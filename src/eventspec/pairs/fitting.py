@@ -16,6 +16,7 @@ from eventspec.models.shards import EVENTGPT, OURS, VIDEO_LLAVA, check_files, ch
 from eventspec.pairs.names import (
     ACCEPTANCE,
     ALIGNED,
+    BRANCHES,
     CASCADE,
     EVENT_EAGLE,
     EVENT_METHOD,
@@ -24,9 +25,9 @@ from eventspec.pairs.names import (
     SMALL_VLM_TREES,
     TREES,
     USUAL_MAPPING,
-    USUAL_TREE,
     VOCABULARY_MAPPINGS,
     CompressionSpec,
+    HeadSpec,
     check_adapter,
     check_packer,
     folder_named,
@@ -106,16 +107,28 @@ def _one(kind: str) -> str:
 
 
 def _head(text: str, file: PairFile) -> Path:
-    name, tree = name_and_choice(text, USUAL_TREE, file.tables["heads"])
-    check_known("tree policy", [tree], list(dict.fromkeys((*TREES, *SMALL_VLM_TREES))))
-    folder, data = _part("head", name, file.places("heads"))
+    spec = HeadSpec.parse(text, file.tables["heads"])
+    tree = spec.tree
+    check_known("tree policy" if spec.branch else "tree policy or branch", [tree], [*TREES, SMALL_VLM_TREES[1], *BRANCHES])
+    folder, data = _part("head", spec.which, file.places("heads"))
     own, layer = (part if isinstance(part := data.get(key), dict) else {} for key in ("eventspec", "transformer_layer_config"))
     small = own.get("kind") == SMALL_VLM
     if tree not in (known := SMALL_VLM_TREES if small else TREES):
         raise BadInput(f"tree policy '{tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}")
+    if spec.branch is not None:
+        _check_branch(folder.name, spec.branch, own.get("compressor"))
     sizes = {name: data.get(name, layer.get(name)) for name in ("vocab_size", "hidden_size")[: 1 if small else 2]}
     _check_sizes(folder, "head", file, sizes)
     return folder
+
+
+def _check_branch(head: str, branch: str, compressor: Any) -> None:
+    """BadInput for a branch that the gate of a head's compressor, as config.json has it, does not choose from."""
+    options = compressor.get("options") if isinstance(compressor, dict) and compressor.get("mode") == "select" else None
+    kinds = [row.get("kind") for row in options if isinstance(row, dict)] if isinstance(options, list) else []
+    if branch not in kinds:
+        known = f"it has {', '.join(map(str, kinds))}" if kinds else "it has no compressor that chooses"
+        raise BadInput(f"head {head} has no branch {branch}: {known}")
 
 
 def _drafter(text: str, file: PairFile) -> Path:

@@ -41,8 +41,8 @@ from eventspec.pairs.names import (
     MIXED_HEAD,
     SKIP,
     USUAL_RISK,
-    USUAL_TREE,
     CompressionSpec,
+    HeadSpec,
     folder_named,
     uncalibrated,
 )
@@ -86,14 +86,16 @@ def drafted_by_events(parts: Parts, drafter: Drafter, note: str | None = None) -
     return replace(drafted_by(parts, drafter, note), drafter_needs="events")
 
 
-def head(parts: Parts, name: str, which: str, tree: str = USUAL_TREE, note: bool = True) -> Method:
-    """A head on the target's features; `tree` is one of its tree policies. BadInput and BadCheckpoint, one line each."""
-    folder, ends = folder_named("head", which, parts.heads), parts.ends
+def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
+    """A head on the target's features, its tree one of its policies. BadInput and BadCheckpoint, one line each."""
+    folder, ends = folder_named("head", spec.which, parts.heads), parts.ends
     trained = load_head(folder, ends)
-    if tree not in (known := trained.head.tree_policies):
-        raise BadInput(f"tree policy '{tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}")
-    drafter = trained.head.drafter(name, Drafting(ends, parts.text_ids, parts.tokens.eos_id, tree, trained.rates))
-    return drafted_by_head(parts, drafter, f"drafter: head {which}, {tree}" if note else None)
+    if spec.tree not in (known := trained.head.tree_policies):
+        raise BadInput(f"tree policy '{spec.tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}")
+    if spec.branch is not None:
+        trained.head.force(spec.branch)
+    drafter = trained.head.drafter(name, Drafting(ends, parts.text_ids, parts.tokens.eos_id, spec.tree, trained.rates))
+    return drafted_by_head(parts, drafter, f"drafter: head {spec}" if note else None)
 
 
 def drafted_by_head(parts: Parts, drafter: Drafter, note: str | None = None) -> Method:
@@ -104,8 +106,9 @@ def drafted_by_head(parts: Parts, drafter: Drafter, note: str | None = None) -> 
     return replace(made, policy=replace(parts.policy, max_nodes=59, level_cost=0.15, worth=0.25))
 
 
-def compressed(parts: Parts, spec: CompressionSpec) -> Method:
-    """LOSSY: the target on fewer of its visual rows. BadInput and BadCheckpoint, one line each."""
+def compressed(parts: Parts, spec: CompressionSpec, drafted: Method | None = None) -> Method:
+    """LOSSY: the target on fewer of its visual rows, alone or as `drafted` drafts: those drafts are verified by the target that
+    sees fewer, so its own answer stays as it is. BadInput and BadCheckpoint, one line each."""
     target = parts.language_target
     if spec.kind != "packer":
         encoder = CompressedEncoder(target.encoder, spec.kind, spec.size)
@@ -115,12 +118,13 @@ def compressed(parts: Parts, spec: CompressionSpec) -> Method:
     else:
         made = LanguageTarget(parts.packers.encoder(spec.size), lossless=False)
     lossy = f"{spec}: lossy, this is not the answer of the target that sees everything"
-    return replace(autoregressive(parts), target=made, notes=(*parts.notes, lossy))
+    own = autoregressive(parts) if drafted is None else drafted
+    return replace(own, target=made, notes=(*own.notes, lossy))
 
 
 def named_head(parts: Parts, name: str) -> Method | None:
     """The head that a pair has under a method's own name."""
-    return head(parts, name, name, note=False) if name in parts.heads else None
+    return head(parts, name, HeadSpec(name), note=False) if name in parts.heads else None
 
 
 def mixed_head(parts: Parts, methods: Mapping[str, Method]) -> Method | None:

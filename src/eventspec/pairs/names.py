@@ -51,7 +51,7 @@ AUTO = "auto"
 SEEING_EVENTS = (EVENT_METHOD, HYBRID, CASCADE, ALIGNED, EVENT_EAGLE, SKIP, AUTO)
 """Methods that may need the event model of a pair."""
 CHOICES = {
-    "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
+    "head": (*HEAD_METHODS, HYBRID, BLIND, AUTO, LOSSY),
     "drafter": (EVENT_METHOD, HYBRID, CASCADE, AUTO),
     "compress": (LOSSY,),
     "adapter": (ALIGNED, EVENT_EAGLE, SKIP, HYBRID),
@@ -70,6 +70,8 @@ USUAL_TREE = "dynamic"
 """How a head's draft tree grows."""
 TREES = ("dynamic", "published", "chain", "static")
 """What heads know, but for the small VLM."""
+BRANCHES = ("prune", "pool", "max", "convolve", "resample", "none")
+"""Of the elastic compressor of a head: one may be forced, instead of the one that its gate chooses."""
 SMALL_VLM = "massv"
 SMALL_VLM_TREES = ("dynamic", "pruned")
 ACCEPTANCE = "acceptance.json"
@@ -120,6 +122,27 @@ def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[
     name, mark, choice = text.rpartition(":")
     bare = text in known or check_name(text).is_dir() or not mark or "/" in choice
     return (text, usual) if bare else (name, choice)
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """A head by name or folder, how its draft tree grows, and a forced branch of its compressor (None: its gate chooses)."""
+
+    which: str
+    tree: str = USUAL_TREE
+    branch: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, known: Container[str] = ()) -> HeadSpec:
+        """NAME[:TREE][:BRANCH]; a `known` name may hold colons of its own. What is neither a tree nor a branch is taken to be a
+        tree; nothing says here whether the head has it."""
+        which, branch = name_and_choice(text, "", known)
+        if branch not in BRANCHES:
+            return cls(which, branch or USUAL_TREE)
+        return cls(*name_and_choice(which, USUAL_TREE, known), branch)
+
+    def __str__(self) -> str:
+        return f"{self.which}, {self.tree}" + (f", {self.branch}" if self.branch else "")
 
 
 def folder_named(kind: str, which: str, known: Mapping[str, Path]) -> Path:

@@ -46,10 +46,9 @@ from eventspec.pairs.names import (
     SKIP,
     USUAL_MAPPING,
     USUAL_RISK,
-    USUAL_TREE,
     CompressionSpec,
+    HeadSpec,
     check_adapter,
-    name_and_choice,
 )
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.parts import Parts
@@ -173,12 +172,14 @@ class Pair:
         return replace(self, parts=parts, methods=rebuild_methods(parts, self.methods, {EVENT_METHOD: made}))
 
     def with_head(self, head: str) -> Pair:
-        """With another head, HEAD[:TREE], for the methods that draft on the target's features: a name from the pair's
-        `[heads]`, or the folder of a head; TREE is one of the head's tree policies. BadInput and BadCheckpoint, one line
-        each."""
-        which, tree = name_and_choice(head, USUAL_TREE, self.parts.heads)
-        parts = replace(self.parts, head_chosen=True)
-        made = {name: head_method(parts, name, which, tree) for name in HEAD_METHODS}
+        """With another head, HEAD[:TREE][:BRANCH], for the methods that draft on the target's features, and for
+        compressed-target, which drafts with none by itself: a name from the pair's `[heads]`, or the folder of a head; TREE is
+        one of the head's tree policies, BRANCH one of its compressor's. BadInput and BadCheckpoint, one line each."""
+        spec, parts = HeadSpec.parse(head, self.parts.heads), replace(self.parts, head_chosen=True)
+        made = {name: head_method(parts, name, spec) for name in HEAD_METHODS}
+        if (lossy := self.methods.get(LOSSY)) is not None:
+            notes = (*made["eagle"].notes, *(note for note in lossy.notes if note not in made["eagle"].notes))
+            made[LOSSY] = replace(made["eagle"], target=lossy.target, notes=notes)
         return replace(self, parts=parts, methods=rebuild_methods(parts, self.methods, made))
 
     def with_adapter(self, adapter: str, method: str | None = None) -> Pair:
@@ -227,8 +228,9 @@ class Pair:
 
     def with_compression(self, compression: str) -> Pair:
         """With another KIND:SIZE (see `compress.lossy`), or packer:SCALE (`compress.packer`), for method compressed-target.
-        BadInput and BadCheckpoint, one line."""
-        return self.with_method(LOSSY, compressed(self.parts, CompressionSpec.parse(compression)))
+        With a head that was chosen it drafts. BadInput and BadCheckpoint, one line."""
+        drafted = self.methods["eagle"] if self.parts.head_chosen else None
+        return self.with_method(LOSSY, compressed(self.parts, CompressionSpec.parse(compression), drafted))
 
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter

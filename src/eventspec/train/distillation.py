@@ -59,7 +59,7 @@ class HeadTraining(nn.Module):
         """Of every head on the recordings `index`, each batch of them from one pass of the target. Gradients are there when it
         returns, and the losses carry none."""
         parts: dict[str, Tensor] = {}
-        batches = self._batches(index)
+        batches = self.seen(index)
         rows = sum(int(batch.loss_mask.sum()) for batch in batches)
         for batch in batches:
             share = float(batch.loss_mask.sum()) / max(1, rows)  # every learned row weighs alike, whichever batch it is in
@@ -96,13 +96,14 @@ class HeadTraining(nn.Module):
         """As `ranked`, of every head by name, on the same questions about recordings every time."""
         self.rng = np.random.default_rng(self.seed)
         for at in range(0, len(numbers), batch):
-            for seen in self._batches(np.array(numbers[at : at + batch])):
+            for seen in self.seen(np.array(numbers[at : at + batch])):
                 for name, head in self.own.items():
                     with self._autocast():
                         found = ranked(head, self.source.target, seen, most, depth)
                     yield name, found
 
-    def _batches(self, index: Index) -> list[TargetBatch]:
+    def seen(self, index: Index) -> list[TargetBatch]:
+        """The target's pass over recordings, with some of its answers to each."""
         with torch.no_grad(), self._autocast():
             return list(self.source.batches(index, self.layers, self.rng))
 

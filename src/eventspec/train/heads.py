@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,11 +27,13 @@ from eventspec.train.answers import Preset, TrainingPreset, answered, preset_of,
 from eventspec.train.data import WORKERS, Index, Questions, shuffled
 from eventspec.train.distillation import BatchSource, HeadTraining
 from eventspec.train.frozen import FrozenTarget, StreetBatches
+from eventspec.train.gating import BATCHES, fit_gates
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, note_run, rounded, run_stage
 from eventspec.train.models import initialise
 from eventspec.train.processes import ALONE, Processes
 
 SNAPSHOTS = (0.25, 0.5)
+GATES = "gates.json"
 PRESETS = presets_of(
     {
         "cpu": TrainingPreset(3000, 64, Stage("heads", 3600, 1e-3, 8), 12),
@@ -113,7 +116,7 @@ def new_heads(names: Iterable[str], sizes: TargetSizes, earlier: Mapping[str, He
         initialise(head)
         family_of(head).begin(head)
         if name in earlier:
-            take_over(head, earlier[name], RECIPES[name].fresh)
+            take_over(head, earlier[name])
     return heads
 
 
@@ -128,7 +131,8 @@ def learn(
     processes: Processes = ALONE,
 ) -> dict[str, Rates]:
     """Train heads on `batches` of the source's numbers, and measure them on what is `judged`, while they learn and at the end
-    (OUT/calibration.jsonl); how often their choices are right. Of several processes the first one measures."""
+    (OUT/calibration.jsonl); how often their choices are right. Gates are fitted at the end, on batches that come after those of
+    the training (OUT/gates.json). Of several processes the first one measures."""
     training = HeadTraining(source, heads, checked(heads), processes.rank).to(source.target.embed.weight.device)
     judge = HeadTraining(judged[0], heads, training.recipes, seed=1)
 
@@ -151,16 +155,19 @@ def learn(
     )
     if not processes.first:
         return {}
+    gates = fit_gates(training, training.recipes, islice(batches, min(BATCHES, stage.steps or BATCHES)))
+    if gates:
+        write_text(out / GATES, json.dumps(gates) + "\n")
     calibration.note({"step": -1})
     training.eval()
     return judge.rates(judged[1], batch=8)
 
 
-def take_over(head: Head, earlier: Head, fresh: tuple[str, ...] = ()) -> None:
-    """The weights that `earlier` has under the same name and shape, but for names that begin with one of `fresh`."""
+def take_over(head: Head, earlier: Head) -> None:
+    """The weights that `earlier` has under the same name and shape."""
     own = head.state_dict()
     fit = {name: tensor for name, tensor in earlier.state_dict().items() if name in own and own[name].shape == tensor.shape}
-    head.load_state_dict({**own, **{name: tensor for name, tensor in fit.items() if not name.startswith(fresh)}})
+    head.load_state_dict({**own, **fit})
 
 
 def export(
@@ -179,8 +186,15 @@ def export(
         calibration, known = last_row(out / "calibration.jsonl"), made.folder / "heads.json"
         earlier = read_json(known)["calibration"]["tau"] if known.exists() else {}
         calibration["tau"] = {**earlier, **calibration["tau"]}
-        write_text(known, json.dumps({"calibration": calibration, **about, "torch": torch.__version__}) + "\n")
+        gates = {**(read_json(known).get("gates", {}) if known.exists() else {}), **gates_of(out)}
+        found = {"calibration": calibration, **({"gates": gates} if gates else {}), **about, "torch": torch.__version__}
+        write_text(known, json.dumps(found) + "\n")
     return out / "pair"
+
+
+def gates_of(out: Path) -> dict[str, Any]:
+    """What a run found of its gates, by head; {} of heads without."""
+    return read_json(out / GATES) if (out / GATES).exists() else {}
 
 
 def save_all(heads: Mapping[str, Head], rates: Mapping[str, Rates], folder: Path, target: LanguageEnds) -> None:

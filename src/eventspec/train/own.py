@@ -30,7 +30,7 @@ from eventspec.recordings.qa import Ends, Question
 from eventspec.train.answers import Preset, preset_of
 from eventspec.train.data import Index, shuffled
 from eventspec.train.distillation import layers_read
-from eventspec.train.heads import PRESETS, checked, export, learn, new_heads, save_all
+from eventspec.train.heads import PRESETS, checked, export, gates_of, learn, new_heads, save_all
 from eventspec.train.loop import Report, last_row, note_run, same_run
 from eventspec.train.names import Given
 from eventspec.train.processes import ALONE, Processes
@@ -97,7 +97,12 @@ def train(
     }
     if file is None:
         save_all(heads, rates, out / "heads", ends)
-        figures = {"calibration": last_row(out / "calibration.jsonl"), **about, "torch": torch.__version__}
+        figures = {
+            "calibration": last_row(out / "calibration.jsonl"),
+            "gates": gates_of(out),
+            **about,
+            "torch": torch.__version__,
+        }
         write_text(out / "heads/heads.json", json.dumps(figures) + "\n")
         return out / "heads"
     file = file.having_learned(preset.stage.name, (example.question.resolved for example in learned))

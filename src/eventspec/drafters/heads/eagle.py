@@ -55,6 +55,9 @@ class EagleHead(Head):
         """They are what is tapped."""
         return tapped
 
+    def force(self, branch: str) -> None:
+        self.view.force(branch)
+
     def fuse_inputs(self, embeds: Tensor, hidden: Tensor, embedding_only: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """As `FeatureHead.fuse_inputs`; without a feature the layer reads the embedding as it is."""
         x = self.fc(torch.cat((embeds, hidden), -1))

@@ -171,7 +171,7 @@ class FeatureDraft(DraftSession):
         self.position = len(prompt.rows) - 1
         places = torch.arange(self.position, device=prompt.rows.device)
         seen = drafter.head.view.pairs(HeadInputs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
-        self.global_feature = seen.global_feature
+        self.global_feature, self.trace.compressor = seen.global_feature, seen.branch
         if seen.global_feature is not None:
             self.kernel = drafter.head.view.kernel_for(drafter.kernel, seen.global_feature)
         return seen

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from eventspec.core import BadCheckpoint, Drafter
+from eventspec.core import BadCheckpoint, BadInput, Drafter
 from eventspec.drafters.heads import speculators
 from eventspec.drafters.heads.speculators import Verifier
 from eventspec.drafters.heads.trees import TREE_POLICIES, Rates
@@ -70,6 +70,10 @@ class Head(nn.Module):
         logits: Tensor = target.head(hidden.to(target.head.weight.dtype))
         return logits
 
+    def force(self, branch: str) -> None:
+        """See the visual rows by one branch of its compressor, always. BadInput for one that it has not."""
+        raise BadInput(f"a head of family {self.family} has no compressor that chooses: there is no branch {branch} to force")
+
     def drafter(self, name: str, drafting: Drafting) -> Drafter:
         """The head as a drafter. BadInput for what it cannot do."""
         raise NotImplementedError
@@ -97,7 +101,7 @@ class TargetSizes:
 class Recipe:
     """How a head is trained: what makes it, how many steps it is unrolled for, and the weights of its losses. `decay`: of each
     further step; `extra`: of what its rollout adds, by name; `begins_with`: the head whose weights it may take over (None: one
-    of its own name), but for names that begin with one of `fresh`."""
+    of its own name)."""
 
     make: Callable[[TargetSizes], Head]
     unroll: int = 1
@@ -106,9 +110,10 @@ class Recipe:
     decay: float = 0.8
     extra: Mapping[str, float] = field(default_factory=dict)
     begins_with: str | None = None
-    fresh: tuple[str, ...] = ()
     own_targets_only: bool = False
     """It learns from more of the target than its layers' outputs, or reads its prompt's text."""
+    gate_cost: float = 0.0
+    """Where a gate chooses what it reads: what reading every visual row is worth, in the logarithm of tau."""
 
 
 @dataclass(frozen=True)

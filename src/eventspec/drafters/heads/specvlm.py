@@ -12,18 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eventspec.compress import Elastic
-from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Mode, Option
+from eventspec.compress.elastic import CONCAT, FRUGAL, SELECT, WEIGHTED, Mode, Option, picture_of
 from eventspec.core import BadCheckpoint
 from eventspec.drafters.heads import eagle
 from eventspec.drafters.heads.eagle import EagleConfig, EagleHead, eagle_config
-from eventspec.drafters.heads.head import HeadFolder, Recipe, TargetSizes
+from eventspec.drafters.heads.head import Head, HeadFolder, Recipe, TargetSizes
 from eventspec.drafters.heads.unrolled import steps
 from eventspec.drafters.heads.views import HeadInputs, PromptView, Rollout, TargetBatch, View, hidden_where
 from eventspec.models.checkpoint import without_memory
 from eventspec.nn.llama import LanguageEnds
 
 COST = 0.05
-"""Weight of what the branches cost; without it the gate takes the dearest one for every question."""
+"""Of `frugal`: what a branch that reads every row would have to gain in the logarithm of tau to be worth it. A head reads them
+once, and drafts for it through an answer of some twenty rounds."""
 
 
 class CompressedView(PromptView):
@@ -35,16 +36,21 @@ class CompressedView(PromptView):
         # No visual row is left in HiViS.
         self.sees_visual = compressor.mode != "concat" or [option.kind for option in compressor.options] != ["none"]
 
+    def force(self, branch: str) -> None:
+        self.compressor.force(branch)
+
     def pairs(self, inputs: HeadInputs, visual: tuple[int, int]) -> HeadInputs:
         begin, end = visual
         columns = inputs.embeds, inputs.tapped, inputs.positions
         seen = (inputs.embeds[:0], inputs.tapped[:0], inputs.positions[:0])
+        number = None
         if self.sees_visual:
-            rows = torch.cat((inputs.embeds[begin:end], inputs.tapped[begin:end]), 1)
-            kept, places = self.compressor(rows, inputs.tapped[end:])
+            rows, question = torch.cat((inputs.embeds[begin:end], inputs.tapped[begin:end]), 1), inputs.tapped[end:]
+            number = self.compressor.chosen(rows, question)
+            kept, places = self.compressor(rows, question) if number is None else self.compressor.branch(rows, number)
             seen = (*kept.chunk(2, 1), inputs.positions[begin:end][places])
         parts = [torch.cat((own[:begin], of, own[end:])) for own, of in zip(columns, seen, strict=True)]
-        return HeadInputs(*parts)
+        return HeadInputs(*parts, branch=None if number is None else self.compressor.options[number].kind)
 
 
 def specvlm_head(config: EagleConfig, compressor: Elastic) -> EagleHead:
@@ -52,29 +58,37 @@ def specvlm_head(config: EagleConfig, compressor: Elastic) -> EagleHead:
     return EagleHead(config, CompressedView(compressor), "specvlm")
 
 
-def compressor_of(head: EagleHead) -> Elastic:
+def compressor_of(head: Head) -> Elastic:
     """The compressor of a head that has one."""
-    assert isinstance(head.view, CompressedView)
+    assert isinstance(head, EagleHead) and isinstance(head.view, CompressedView)
     return head.view.compressor
 
 
+def gated(head: Head) -> bool:
+    """Whether a head has a compressor whose gate is fitted after it has learned (`train.gating`)."""
+    return isinstance(head, EagleHead) and isinstance(head.view, CompressedView) and head.view.compressor.picture
+
+
 def recipe_of(mode: Mode, options: tuple[Option, ...], begins_with: str | None = "specvlm", cost: float = 0.0) -> Recipe:
-    """A head after a compressor of that kind; `cost`: weight of what its branches cost."""
+    """A head after a compressor of that kind; `cost`: as `Recipe.gate_cost`. Where the rows of a frame are not known, branches
+    go over successive rows."""
     frames = any(option.frames > 1 for option in options)
 
     def make(sizes: TargetSizes) -> EagleHead:
-        compressor = Elastic(sizes.language.hidden_size, mode, options, sizes.frame if frames else 0)
+        known, frame = options, sizes.frame
+        if not frame:
+            known = tuple(option for option in (one.in_a_row() for one in options) if option is not None)
+        grid = frames or any(option.grid for option in known)
+        compressor = Elastic(sizes.language.hidden_size, mode, known, frame if grid else 0)
         return specvlm_head(EagleConfig(sizes.layer), compressor)
 
-    fresh = ("view.compressor.gate.",) if cost else ()  # a gate that has chosen is too sure for costs to change it
-    extra = {"cost": cost} if cost else {}
-    return Recipe(make, unroll=3, extra=extra, begins_with=begins_with, fresh=fresh, own_targets_only=frames)
+    return Recipe(make, unroll=3, begins_with=begins_with, own_targets_only=frames, gate_cost=cost)
 
 
 def rollout(head: EagleHead, target: LanguageEnds, batch: TargetBatch, count: int) -> Rollout:
-    view, cost = every_branch(batch, head.taps, compressor_of(head))
+    view = every_branch(batch, head.taps, compressor_of(head))
     rope = target.cos[view.positions], target.sin[view.positions]
-    return Rollout(steps(head, view, rope, count), view.loss_mask, {} if cost is None else {"cost": lambda: cost})
+    return Rollout(steps(head, view, rope, count), view.loss_mask)
 
 
 def _read(folder: HeadFolder) -> Callable[[], EagleHead]:
@@ -108,58 +122,58 @@ FAMILY = replace(
 )
 
 
-def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) -> tuple[View, Tensor | None]:
-    """The visual pairs as every branch of a compressor gives them, and what the branches that were drawn cost a question
-    (`compress.Option.cost`), scalar, where one is drawn.
+def every_branch(batch: TargetBatch, taps: tuple[int, ...], elastic: Elastic) -> View:
+    """The visual pairs as every branch of a compressor gives them.
 
     Questions that choose differently come after the same recording: all branches are laid out in the prefix, hidden from each
     other, and a question's choice is a bias on its attention to each. At inference only the chosen one is there.
     """
     all_pairs, first, prefix = batch.view(taps), batch.visual, batch.prefix
     embeds, tapped = all_pairs.embeds, all_pairs.tapped
-    question = (batch.offsets == 0).cumsum(1) - 1
+    question = question_of(batch)
     loss_mask, mask = batch.loss_mask, all_pairs.mask[..., prefix:]
-    branches = elastic.branches_of(torch.cat((embeds[:, first:prefix], tapped[:, first:prefix]), -1))
-    biases, cost = torch.zeros(*question.shape, len(branches), device=tapped.device), None
+    rows = torch.cat((embeds[:, first:prefix], tapped[:, first:prefix]), -1)
+    branches = elastic.branches_of(rows)
+    biases = torch.zeros(*question.shape, len(branches), device=tapped.device)
+    if elastic.mode != "concat":
+        means = question_means(batch, tapped)
+        shares = elastic.shares(means, picture_of(rows)[:, None].expand(-1, means.shape[1], -1, -1))
     if elastic.mode == "select":
-        shares = _shares(elastic, tapped[:, prefix:], batch, question)
-        biases = shares.clamp_min(1e-9).log()
-        # A recording is read once for a question, however long the answer: one row of a question stands for it.
-        starts = loss_mask & ~loss_mask.roll(1, 1)
-        kept = [len(places) / max(1, prefix - first) for _, places in branches]
-        each = [option.cost(share) for option, share in zip(elastic.options, kept, strict=True)]
-        costs = (shares * shares.new_tensor(each)).sum(-1)[starts]
-        cost = costs.mean() if len(costs) else None
+        chosen = shares.clamp_min(1e-9).log()
+        biases = chosen.gather(1, question.clamp_min(0)[..., None].expand(-1, -1, len(branches)))
     if elastic.mode == "weighted":
         # Added rows depend on the question, so a recording has room for one: the first question's.
-        shares = _shares(elastic, tapped[:, prefix:], batch, question)[:, 0].to(tapped.dtype)
-        mixed = (shares[:, :, None, None] * torch.stack([rows for rows, _ in branches], 1)).sum(1)
+        weights = shares[:, 0].to(tapped.dtype)
+        mixed = (weights[:, :, None, None] * torch.stack([rows for rows, _ in branches], 1)).sum(1)
         branches, biases, loss_mask = [(mixed, branches[-1][1])], biases[..., :1], loss_mask & (question == 0)
-    counts = torch.tensor([first, *(len(places) for _, places in branches)])
+    counts = torch.tensor([first, *(places.shape[-1] for _, places in branches)])
     group = torch.repeat_interleave(torch.arange(len(counts)), counts).to(tapped.device)
-    places = torch.cat([first + places for _, places in branches]).to(tapped.device)
+    places = first + torch.cat([places.expand(len(tapped), -1) for _, places in branches], 1).to(tapped.device)
     kept_embeds, kept_tapped = torch.cat([rows for rows, _ in branches], 1).chunk(2, -1)
     # The text before is seen by all; a branch's rows see it and themselves.
     order = torch.arange(len(group), device=tapped.device)
     among = ((group[:, None] == group) | (group == 0)) & (order[:, None] >= order)
     top = hidden_where(~torch.cat((among, among.new_zeros(len(group), question.shape[1])), 1))
     bias = torch.cat((torch.zeros_like(biases[..., :1]), biases), -1)[..., group]
-    view = View(
+    return View(
         torch.cat((embeds[:, :first], kept_embeds, embeds[:, prefix:]), 1),
         torch.cat((tapped[:, :first], kept_tapped, tapped[:, prefix:]), 1),
-        torch.cat((batch.positions[:, :first], batch.positions[:, places], batch.positions[:, prefix:]), 1),
+        torch.cat((batch.positions[:, :first], batch.positions.gather(1, places), batch.positions[:, prefix:]), 1),
         torch.cat((top.expand(len(tapped), 1, -1, -1), torch.cat((bias[:, None], mask), -1)), 2),
         len(group),
         loss_mask,
     )
-    return view, cost
 
 
-def _shares(elastic: Elastic, tapped: Tensor, batch: TargetBatch, question: Tensor) -> Tensor:
-    """The gate's shares for every branch row [B, R, branches]: its question's, by the mean feature of the question's own
-    rows."""
-    asked = (batch.labels < 0).to(tapped.dtype)
-    member = F.one_hot(question.clamp_min(0), int(question.max()) + 1).to(tapped.dtype) * asked[..., None]
-    mean = member.transpose(1, 2) @ tapped / member.sum(1)[..., None].clamp_min(1)
-    shares = elastic.shares(mean[:, :, None])
-    return shares.gather(1, question.clamp_min(0)[..., None].expand(-1, -1, shares.shape[-1]))
+def question_of(batch: TargetBatch) -> Tensor:
+    """Which of its recording's questions a branch row belongs to, int64 [B, R]."""
+    return (batch.offsets == 0).cumsum(1) - 1
+
+
+def question_means(batch: TargetBatch, tapped: Tensor) -> Tensor:
+    """The mean feature [B, Q, F] of every question's own rows, of tapped outputs [B, P + R, F]."""
+    question, own = question_of(batch), tapped[:, batch.prefix :]
+    asked = (batch.labels < 0).to(own.dtype)
+    member = F.one_hot(question.clamp_min(0), int(question.max()) + 1).to(own.dtype) * asked[..., None]
+    means: Tensor = member.transpose(1, 2) @ own / member.sum(1)[..., None].clamp_min(1)
+    return means

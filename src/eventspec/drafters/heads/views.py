@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from eventspec.errors import BadInput
 from eventspec.nn.draft import DraftKernel
 
 
@@ -18,7 +19,8 @@ class HeadInputs:
     float [..., M, F], positions in the target's prompt int64 [..., M].
 
     embedding_only bool [M]: which pairs have no feature; global_feature float [..., D]: a vector of all visual rows that is
-    fused into every feature (ViSpec); kept int64 [M]: which pairs of the whole prompt these are (None: all of them).
+    fused into every feature (ViSpec); kept int64 [M]: which pairs of the whole prompt these are (None: all of them). branch:
+    the compressor's that was taken.
     """
 
     embeds: Tensor
@@ -27,6 +29,7 @@ class HeadInputs:
     embedding_only: Tensor | None = field(default=None, kw_only=True)
     global_feature: Tensor | None = field(default=None, kw_only=True)
     kept: Tensor | None = field(default=None, kw_only=True)
+    branch: str | None = field(default=None, kw_only=True)
 
     def continued(self, more: HeadInputs, first: int = 0) -> HeadInputs:
         """These without the `first` ones, then more that have all their features."""
@@ -64,6 +67,10 @@ class PromptView(nn.Module):
         prompts ends with the visual rows and questions are packed after them. A view that drops pairs names those that are
         left in `kept`, in order; it drops none after the visual rows."""
         return inputs
+
+    def force(self, branch: str) -> None:
+        """As `Head.force`."""
+        raise BadInput(f"the head has no compressor that chooses: there is no branch {branch} to force")
 
     def fuse_global(self, tapped: Tensor, global_feature: Tensor) -> Tensor:
         """Tapped outputs [..., F] with what `HeadInputs.global_feature` [..., F] adds to them: by default nothing."""
