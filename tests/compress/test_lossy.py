@@ -61,10 +61,40 @@ def test_a_compressed_target_says_that_it_is_lossy(spec: str, pair: Pair, record
         assert result.token_ids == plain.token_ids
 
 
+@pytest.mark.parametrize(("spec", "rows"), [("grid:2", 8 * 17), ("max:2", 8 * 17), ("grid:3", 8 * 10), ("max:1", 520)])
+def test_squares_of_a_frame_keep_its_class_token(spec: str, rows: int, pair: Pair, recording: Recording, plain: Result) -> None:
+    result = generate(
+        pair.with_compression(spec), recording, "How many road users are visible?", "compressed-target", max_new_tokens=12
+    )
+    assert (result.visual_tokens, result.lossless) == (rows, False)
+    if spec == "max:1":
+        assert result.token_ids == plain.token_ids, "squares of one patch are the patches"
+
+
+@pytest.mark.parametrize("spec", ["pool:3", "grid:2", "attention:4"])
+def test_a_head_on_a_compressed_target_gives_that_targets_answer(spec: str, pair: Pair, recording: Recording) -> None:
+    """S_decode x S_compress: lossy against the whole target, lossless against the compressed one."""
+    lossy, question = pair.with_compression(spec), "Describe the scene."
+    alone = generate(lossy, recording, question, "compressed-target")
+    for made in (lossy.with_head("eagle"), pair.with_head("eagle").with_compression(spec)):
+        drafted = generate(made.drafting("always"), recording, question, "compressed-target")
+        assert drafted.token_ids == alone.token_ids, "whichever was chosen first"
+        assert drafted.lossless is False
+        assert drafted.trace.tau > 1.2 > alone.trace.tau
+        assert any(note.startswith("drafter: head eagle") for note in drafted.trace.notes)
+        assert any(note.startswith(f"{spec}: lossy") for note in drafted.trace.notes)
+    assert generate(pair.with_head("eagle"), recording, question, "eagle").lossless, "the whole target's stays lossless"
+
+
 @pytest.mark.parametrize("spec", ["pool:0", "pool", "shrink:3", "pool:-2", "pool:x"])
 def test_a_compression_that_cannot_be_is_refused(spec: str, pair: Pair) -> None:
     with pytest.raises(BadInput, match=r"leaves no visual token|cannot be read|unknown compression"):
         pair.with_compression(spec)
+
+
+def test_squares_larger_than_the_grid_are_refused(pair: Pair) -> None:
+    with pytest.raises(BadInput, match="grid:9 is more than a frame has: its grid is 8 x 8"):
+        pair.with_compression("grid:9")
 
 
 def test_a_foreign_target_is_not_reduced(pair: Pair, recording: Recording) -> None:

@@ -97,7 +97,10 @@ Head = Annotated[
 Adapter = Annotated[
     str | None, typer.Option(help="For aligned, event-eagle, skip-encode or hybrid: an adapter of --pair, or a folder.")
 ]
-Compress = Annotated[str | None, typer.Option(help="For method compressed-target: prune:N, pool:N, attention:N or packer:N.")]
+Compress = Annotated[
+    str | None,
+    typer.Option(help="For method compressed-target: prune:N, pool:N, grid:N, max:N, attention:N, fastv:N or packer:N."),
+]
 Vocabulary = Annotated[
     Literal["auto", "same", "retokenize", "intersect"], typer.Option(help="How drafter and target share ids.")
 ]

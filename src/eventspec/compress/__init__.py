@@ -7,6 +7,7 @@ Rows are pairs side by side, float [..., T, 2 D]: the embedding of a row and the
 """
 
 from eventspec.compress.elastic import Elastic as Elastic
+from eventspec.compress.fastv import FastVTarget as FastVTarget
 from eventspec.compress.lossy import CompressedEncoder as CompressedEncoder
 from eventspec.compress.packer import Packer as Packer
 from eventspec.compress.packer import PackerConfig as PackerConfig

@@ -63,7 +63,8 @@ class Squares(nn.Module):
 
 
 class Maximum(Squares):
-    """The greatest value of each channel of the features; embeddings, token vectors of a fixed scale, are averaged."""
+    """Of pairs of an embedding and a feature: the greatest value of each channel of the features. Embeddings, token vectors of
+    one scale, are averaged."""
 
     def reduced(self, cells: Tensor) -> Tensor:
         embeds, hidden = cells.chunk(2, -1)

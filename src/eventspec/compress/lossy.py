@@ -1,24 +1,26 @@
 """A target that sees fewer of its own visual rows. It is faster and it answers otherwise: lossy, and every result says so.
 
-One row of `size` stays. prune: every `size`-th; pool: the mean of `size` neighbours; attention: those that the prompt's last
-row attends to most, by the mean over heads in the second layer. That is FastV's ranking (2403.06764, K = 2), not its way:
-there rows are dropped after that layer and the others keep their positions, here they never enter, and those that stay move
-together; so the first layer runs over all rows once more. `packer` is the kind that is trained.
+One row of `size` stays. prune: every `size`-th; pool: the mean of `size` successive rows; attention: those that the prompt's
+last row attends to most, by the mean over heads in the second layer. That is FastV's ranking, not its way (`fastv`): here rows
+never enter, and those that stay move together; so the first layer runs over all rows once more. grid, max: of each frame its
+class token, and a row for every square of `size` patches a side: their mean, or the greatest value of each channel. `packer` is
+the kind that is trained.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from eventspec.compress.grid import Squares, grid_of
 from eventspec.compress.reductions import RANKED_BEHIND, Pooling, Pruning, attention_of_last
 from eventspec.core import BadInput, Media, Trace
-from eventspec.models.prompt import Frames, Prompt, PromptEncoder
+from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama
 from eventspec.nn.llama import packed_attention
 from eventspec.trace import Lane
 
-KINDS = ("prune", "pool", "attention")
+KINDS = ("prune", "pool", "attention", "grid", "max")
 
 
 class CompressedEncoder:
@@ -26,10 +28,17 @@ class CompressedEncoder:
 
     def __init__(self, inner: PromptEncoder, kind: str, size: int) -> None:
         if kind not in KINDS:
-            raise BadInput(f"compression '{kind}' is unknown: choose one of {', '.join(KINDS)} or packer")
+            raise BadInput(f"compression '{kind}' is unknown: choose one of {', '.join(KINDS)}, fastv or packer")
         if size < 1:
             raise BadInput(f"{kind} with {size} leaves no visual token: give a whole number from 1 on")
         self.inner, self.language, self.kind, self.size = inner, inner.language, kind, size
+        self.reduce: nn.Module = (Pooling if kind == "pool" else Pruning)(size)
+        if kind in ("grid", "max"):
+            frame = rows_of_frame(inner)
+            if size > (side := grid_of(frame)[1]):
+                raise BadInput(f"{kind}:{size} is more than a frame has: its grid is {side} x {side}, choose fewer")
+            self.reduce = (Squares if kind == "grid" else Features)(frame, size)
+        self.reduce.eval()
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         """As `PromptEncoder.encode`; all rows: which of them stay may depend on the question."""
@@ -50,9 +59,26 @@ class CompressedEncoder:
         if self.kind == "attention":
             kept = rows[most_attended(self.language, prompt, -(-len(rows) // self.size))]
         else:
-            kept, _ = (Pooling if self.kind == "pool" else Pruning)(self.size).eval()(rows)
+            kept, _ = self.reduce(rows)
         whole = torch.cat((prompt.rows[:begin], kept, prompt.rows[end:]))
         return Prompt(whole, (begin, begin + len(kept)))
+
+
+class Features(Squares):
+    """The greatest value of each channel, of rows that are features alone."""
+
+    def reduced(self, cells: Tensor) -> Tensor:
+        return cells.amax(-2)
+
+
+def rows_of_frame(encoder: PromptEncoder) -> int:
+    """How many rows a frame becomes; BadInput for a model that sees none, or does not say it."""
+    vision = encoder.vision if isinstance(encoder, FrameEncoder) else None
+    config = getattr(vision.model, "config", None) if vision is not None else None
+    tokens = getattr(getattr(config, "vision", None), "tokens", 0)
+    if not tokens:
+        raise BadInput("this target does not say how many rows a frame becomes: choose a compression without a grid")
+    return int(tokens)
 
 
 def most_attended(language: Llama, prompt: Prompt, count: int) -> Tensor:

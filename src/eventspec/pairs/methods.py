@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
-from eventspec.compress import CompressedEncoder
-from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling
+from eventspec.compress import CompressedEncoder, FastVTarget
+from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling, Target
 from eventspec.costs import LearntCosts
 from eventspec.drafters import (
     Cascade,
@@ -110,7 +110,10 @@ def compressed(parts: Parts, spec: CompressionSpec, drafted: Method | None = Non
     """LOSSY: the target on fewer of its visual rows, alone or as `drafted` drafts: those drafts are verified by the target that
     sees fewer, so its own answer stays as it is. BadInput and BadCheckpoint, one line each."""
     target = parts.language_target
-    if spec.kind != "packer":
+    made: Target
+    if spec.kind == "fastv":
+        made = FastVTarget(target.encoder, spec.size)
+    elif spec.kind != "packer":
         encoder = CompressedEncoder(target.encoder, spec.kind, spec.size)
         made = LanguageTarget(encoder, lossless=False)
     elif parts.packers is None:

@@ -76,7 +76,7 @@ SMALL_VLM = "massv"
 SMALL_VLM_TREES = ("dynamic", "pruned")
 ACCEPTANCE = "acceptance.json"
 """In an adapter's folder: its calibrated acceptance predictor."""
-COMPRESSIONS = ("prune", "pool", "attention", "packer")
+COMPRESSIONS = ("prune", "pool", "attention", "grid", "max", "fastv", "packer")
 USUAL_MAPPING = "auto"
 """How an event drafter's ids become the target's."""
 VOCABULARY_MAPPINGS = ("auto", "same", "retokenize", "intersect")
@@ -156,7 +156,8 @@ def folder_named(kind: str, which: str, known: Mapping[str, Path]) -> Path:
 
 @dataclass(frozen=True)
 class CompressionSpec:
-    """Which visual rows a lossy target leaves out: `packer` (trained), or a `kind` of `compress.lossy`; one of `size` stays."""
+    """Which visual rows a lossy target leaves out: `packer` (trained), `fastv`, or a `kind` of `compress.lossy`; one of `size`
+    stays, or of a square of `size` patches a side."""
 
     kind: str
     size: int
