@@ -31,7 +31,8 @@ def squares(frame: int, size: int) -> Tensor:
     count = -(-side // size)
     line = torch.arange(count * size, device="cpu").clamp_max(side - 1).unflatten(0, (count, size))
     cells = line[:, None, :, None] * side + line[None, :, None, :]
-    return ahead + cells.flatten(2).flatten(0, 1)
+    found: Tensor = ahead + cells.flatten(2).flatten(0, 1)
+    return found
 
 
 class Squares(nn.Module):

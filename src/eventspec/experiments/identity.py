@@ -21,7 +21,7 @@ from eventspec.engine.policy import NO_TAIL
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.names import BASE
 from eventspec.pairs import Pair
-from eventspec.pairs.names import EVENT_METHOD
+from eventspec.pairs.names import BRANCHES, EVENT_METHOD
 from eventspec.recordings import Recording
 
 REHEARSED = ("Describe the scene.", "What is ahead?", "Is anybody crossing the road?")
@@ -57,13 +57,14 @@ def methods_of(pair: Pair) -> list[Arm]:
 
 
 def heads_of(pair: Pair) -> list[Arm]:
-    """Every head of a pair with every kind of tree it can draft, and its other event drafters."""
-    arms = []
+    """Every head of a pair with every kind of tree it can draft and every branch of its compressor, and its other event
+    drafters."""
+    arms, trees = [], dict.fromkeys(tree for family in FAMILIES for tree in family.head.tree_policies)
     for head in pair.parts.heads:
-        for tree in dict.fromkeys(tree for family in FAMILIES for tree in family.head.tree_policies):
+        for how in (*trees, *BRANCHES):
             try:
-                arms.append(Arm(f"eagle, {head}:{tree}", "eagle", pair.with_head(f"{head}:{tree}")))
-            except BadInput:  # a small model has no fixed trees, a head without rates no static one
+                arms.append(Arm(f"eagle, {head}:{how}", "eagle", pair.with_head(f"{head}:{how}")))
+            except BadInput:  # a small model has no fixed trees, a head without rates no static one, most have no branches
                 continue
     for drafter, mapping in product(pair.parts.drafters, MAPPINGS):
         own = pair.with_event_drafter(drafter, mapping)

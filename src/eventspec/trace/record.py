@@ -141,8 +141,8 @@ class Trace:
         return Trace(began=self.began)
 
     def take(self, other: Trace) -> None:
-        """Move spans, forwards, what crossed and notes over from a trace `beside` this one; an error for values they cannot
-        have."""
+        """Move spans, forwards, what crossed, a compressor's branch and notes over from a trace `beside` this one; an error for
+        values they cannot have."""
         spans, other.spans = other.spans, []
         for s in spans:
             self.spans.append(Span(s.stage, s.lane, float(s.start), float(s.end), None, s.bytes and int(s.bytes)))
@@ -152,6 +152,8 @@ class Trace:
         for lane in ("target", "drafter"):
             if seconds := forwards.get(lane):
                 self.forward(lane, float(seconds))
+        if other.compressor is not None:
+            self.compressor = str.__str__(other.compressor)[:40]
         notes, other.notes = other.notes, []
         for note in notes[:8]:
             self.note(str.__str__(note)[:300])

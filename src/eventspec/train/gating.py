@@ -94,8 +94,8 @@ def tried(head: Head, target: LanguageEnds, batch: TargetBatch, before: int = 0)
     about = (before + torch.arange(len(means), device=means.device))[:, None].expand(there.shape)
     pictures = picture_of(rows)[:, None].expand(-1, means.shape[1], -1, -1)
     tau = 1 + gains[there] / counted[there]
-    parts = (means[there].float(), pictures[there].float(), tau, tau.new_tensor(costs), about[there])
-    return Outcomes(*(part.cpu() for part in parts))
+    questions, shown = means[there].float().cpu(), pictures[there].float().cpu()
+    return Outcomes(questions, shown, tau.cpu(), torch.tensor(costs), about[there].cpu())
 
 
 def joined(tables: list[Outcomes]) -> Outcomes:

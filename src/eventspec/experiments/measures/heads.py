@@ -4,6 +4,7 @@ give, and checkpoints of a training. All go into heads.json, each at its own key
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.core import Sampling
+from eventspec.core import BadInput, Sampling
 from eventspec.costs.fit import Opening, VerifyCurve, behind_prompt, measure_rounds, measure_verify, session_of
 from eventspec.drafters import FeatureDrafter, load_head
 from eventspec.drafters.heads.checkpoint import TrainedHead
@@ -35,7 +36,7 @@ from eventspec.nn.decode import block, compiled
 from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
 from eventspec.nn.weights import Place
 from eventspec.pairs import Pair, load_pair, warm_up
-from eventspec.pairs.names import folder_named
+from eventspec.pairs.names import BRANCHES, folder_named
 
 SMALL = ("massv",)
 """Heads that are small models of their own: they grow no fixed trees."""
@@ -46,15 +47,20 @@ LONG = 40
 READ = ("eagle", "specvlm", "frugal")
 """Heads whose reading of the prompt is compared with the published way to read it."""
 BOUND = ("eagle", "specvlm", "frugal", "eagle3")
+GATED = ("specvlm", "frugal")
+"""Heads whose compressor has a gate that chooses."""
 SEED = 9300
 Arms = Callable[[Pair], list[Arm]]
 
 
-def _asked(setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: int = 0) -> tuple[Found, dict[str, list[Row]]]:
+def _asked(
+    setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: int = 0, many: bool = False
+) -> tuple[Found, dict[str, list[Row]]]:
     """Questions whose right answers have at least so many words, in all arms, interleaved: the summary, and rows by arm. What
     each drafter would say where the blind prior is wrong is looked up where controls are among the methods."""
-    sizes = {"scenes": setup.size(100 if len(methods) > 1 else 40, 2), "seed": SEED}
-    limit = setup.size(200 if len(methods) > 1 else 100, 2)
+    many = many or len(methods) > 1
+    sizes = {"scenes": setup.size(100 if many else 40, 2), "seed": SEED}
+    limit = setup.size(200 if many else 100, 2)
     with one_thread(), street(setup, name, **sizes, limit=limit, words=words) as (questions, rows):
         pair = _fitted(setup, load_pair(setup.pair, "one", fit=False))
         asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
@@ -91,6 +97,37 @@ def table(setup: Setup) -> Iterator[Finding]:
     if "trained" in (before := setup.known_at(["table"])):
         part["trained"] = before["trained"]  # how long each head was trained is noted by hand
     yield ("table",), part
+
+
+def branches(setup: Setup) -> Iterator[Finding]:
+    """Heads whose compressor chooses: the gate beside each of its branches, always; and what the gate chose, by kind of
+    question."""
+
+    def arms(pair: Pair) -> list[Arm]:
+        names = setup.size([name for name in GATED if name in pair.parts.heads], ["specvlm"])
+        made = {name: pair.with_head(name) for name in names}
+        for name in names:
+            for branch in BRANCHES:
+                with suppress(BadInput):  # another head's
+                    made[f"{name}:{branch}"] = pair.with_head(f"{name}:{branch}")
+        return _fitted_arms(setup, made)
+
+    part, rows = _asked(setup, "branches", arms, (BASE,), many=True)
+    part["shares"] = {name: _shares(own) for name, own in rows.items() if name in GATED}
+    yield ("branches",), part
+
+
+def _shares(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """By kind of question and of all, the share of answers that a head drafted through each branch; `none drafted` where no
+    draft was worth its cost."""
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        for kind in ("all", str(row["kind"] or "-")):
+            kinds.setdefault(kind, []).append(row["compressor"] or "none drafted")
+    return {
+        kind: {"n": float(len(found)), **{branch: found.count(branch) / len(found) for branch in sorted(set(found))}}
+        for kind, found in sorted(kinds.items())
+    }
 
 
 def _decoding(rows: Sequence[Row]) -> list[float]:

@@ -43,6 +43,15 @@ COMPARED = {
     "right where the prior is wrong": "{acceptance_vision:.0%}",
     "identical": "{identical} of {n}",
 }
+BRANCHES = {
+    "head": "{name}",
+    "tau": "{tau+tau_ci95:.2f}",
+    "decode only": "{decode_speedup+decode_speedup_ci95:.2f}",
+    "whole answer": "{speedup+speedup_ci95:.2f}",
+    "reads the prompt, ms": "{drafter_prefill_ms:.1f}",
+    "chosen by the gate": "{chosen}",
+    "identical": "{identical} of {n}",
+}
 READING = {"head": "{name}", "as published": "{published}", "as it runs here": "{here:.1f}", "tau": "{kept:.1%}"}
 TREES = {
     "head": "{head}",
@@ -113,6 +122,23 @@ def identity(results: Results) -> str:
     others = [f"{name}: {found['identical']}" for name, found in ways.items() if name not in same]
     often = "each of them" if least == part["n"] else f"at least {least} of them"
     return f"{text} by token. All drafted in {often}, none failed: {', '.join(ways)}. {' '.join(others)}".strip()
+
+
+def branches(results: Results) -> str:
+    """The gate of a head beside each of its branches, and what it chose by kind of question."""
+    part = results["heads"]["branches"]
+    rows = []
+    for row in named(part["methods"]):
+        head, _, branch = row["name"].partition(":")
+        shares = part["shares"].get(head, {}).get("all", {})
+        chosen = f"{shares.get(branch, 0.0):.0%}" if branch else "the gate" if shares else "-"
+        rows.append({**row, "n": part["n"], "chosen": chosen})
+    found = [f"{filled(RUN, part)}.", table_of(rows, BRANCHES)]
+    for head, kinds in part["shares"].items():
+        names = sorted({name for shares in kinds.values() for name in shares if name != "n"})
+        cells = [[kind, f"{own['n']:.0f}", *(f"{own.get(name, 0.0):.0%}" for name in names)] for kind, own in kinds.items()]
+        found += [f"What {head}'s gate chose, by kind of question:", table(["kind", "n", *names], cells)]
+    return "\n\n".join(found)
 
 
 def grown(part: Found) -> list[Found]:
@@ -199,7 +225,7 @@ def charts(results: Results) -> Charts:
 
 
 PAGES: dict[str, dict[str, Block]] = {
-    "docs/heads.md": {"compared": compared, "reading": reading, "trained": trained, "identity": identity},
+    "docs/heads.md": {"compared": compared, "reading": reading, "trained": trained, "branches": branches, "identity": identity},
     "docs/results/trees.md": {"trees": trees, "ranks": ranks},
     "docs/results/bound.md": {"bound": bound},
     "docs/results/training.md": {"scaling": scaling},
