@@ -23,7 +23,6 @@ from eventspec.core import (
     Scores,
     TappedPrompt,
     Target,
-    TargetSession,
     Trace,
     Verdict,
 )
@@ -125,7 +124,7 @@ class FastVSession:
     def room(self) -> int:
         return self._capacity - self.lower.cache.length - len(self.lower.pending)
 
-    def fresh_copy(self) -> TargetSession:
+    def fresh_copy(self) -> FastVSession:
         return FastVSession(self.target, self._prompt, self._capacity)
 
     def prompt(self, visual: bool = True) -> TappedPrompt:

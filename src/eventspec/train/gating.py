@@ -100,8 +100,9 @@ def tried(head: Head, target: LanguageEnds, batch: TargetBatch, before: int = 0)
 
 def joined(tables: list[Outcomes]) -> Outcomes:
     """One table of several, whose branches cost the same."""
-    columns = ([getattr(table, name) for table in tables] for name in ("questions", "pictures", "tau"))
-    return Outcomes(*map(torch.cat, columns), tables[0].costs, torch.cat([table.recordings for table in tables]))
+    names = ("questions", "pictures", "tau", "recordings")
+    found = {name: torch.cat([getattr(table, name) for table in tables]) for name in names}
+    return Outcomes(costs=tables[0].costs, **found)
 
 
 @torch.enable_grad()
