@@ -85,7 +85,7 @@ def info(file: Source, reading: Reading, as_json: options.AsJson = False) -> Non
         recording, unsized = _opened(file, replace(reading, sensor=f"{LARGEST_SIDE}x{LARGEST_SIDE}")), True
         options.print_notes(["the sensor size is not in the file: width and height are the least that hold every event"])
     if recording.event_offset is None and recording.events is not None and recording.video is not None:
-        options.print_notes(offset_notes(recording.events, recording.video))
+        options.print_notes(note for note in offset_notes(recording.events, recording.video) if note not in recording.notes)
     facts = summary(recording, unsized)
     options.print_found(facts, as_json, *(f"{name:9} {words}" for name, words in table(recording, facts, unsized)))
 

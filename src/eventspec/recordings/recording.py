@@ -17,7 +17,7 @@ from eventspec.events.stream import EventStream, Monotonic, Policy
 from eventspec.imu import ImuStream
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
-from eventspec.recordings.offset import EventOffset, estimate_event_offset, offset_notes
+from eventspec.recordings.offset import SEEMS, EventOffset, estimate_event_offset, offset_notes
 from eventspec.recordings.parts import Contents, covering_notes, imu_of, meeting_notes, words
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import looks_like_video, open_video
@@ -222,7 +222,7 @@ class Recording:
             [f"the events are moved by {found} relative to the frames{', as estimated' * (us == 'auto')}"] if found.us else []
         )
         stale = covering_notes(self.events, self.video)
-        kept = [note for note in self.notes if note not in stale]
+        kept = [note for note in self.notes if note not in stale and not note.startswith(SEEMS)]
         now = (*covering_notes(events, self.video), *meeting_notes(events, self.video, self.name))
         wrong = () if us == "auto" else offset_notes(events, self.video)
         before = 0 if self.event_offset is None else self.event_offset.us
