@@ -13,16 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 GROUPS = {
     "Recording": (
-        "recording",
-        "video",
-        "events",
-        "sensor",
-        "monotonic",
-        "drop_outside",
-        "event_offset",
-        "window",
-        "start",
-        "end",
+        *("recording", "video", "events", "sensor", "monotonic", "drop_outside", "event_offset", "window", "start", "end"),
     ),
     "Models": (
         *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "frames"),

@@ -164,10 +164,10 @@ def _cell(y: Any, x: Any, height: int, width: int) -> Any:
 
 def _piled(events: EventStream, window: Window) -> tuple[Floats, int]:
     """Events of a window, added up from its begin to every `STEP_US`: float32 [2 halves, T, C + 1], by their sign in each cell,
-    and last their number; and how many there are. Every other event is in a half. They are read in pieces of 50 ms."""
+    and last their number; and how many there are. Every other event is in a half. They are read in pieces of 200 ms."""
     cells, steps = GRID[0] * GRID[1], -(-window.duration_us // STEP_US)
     found, count = np.zeros((2, steps + 1, cells + 1), np.float32), 0
-    piece = 10 if events.ordered else steps  # of events out of order every part is looked for in all of them
+    piece = 40 if events.ordered else steps  # of events out of order every part is looked for in all of them
     for first in range(0, steps, piece):
         last = min(first + piece, steps)
         part = events.slice(Window(window.start_us + first * STEP_US, window.start_us + last * STEP_US))

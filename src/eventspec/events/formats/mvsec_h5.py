@@ -67,6 +67,7 @@ def _imu(file: Any, camera: str, path: Path, notes: list[str]) -> Inertial | Non
     the file does not say, and gravity does: it is those whose usual length is nearer to it."""
     names = next((pair for pair in IMU if all(f"{camera}/{name}" in file for name in pair)), None)
     if names is None:
+        notes += [f"{camera}/imu has no times imu_ts: it is left out"] if f"{camera}/imu" in file else []
         return None
     matrix, seconds = dataset(file, f"{camera}/{names[0]}", path, 2), dataset(file, f"{camera}/{names[1]}", path)
     held = max(path.stat().st_size, 1 << 20)  # samples are read whole: packed ones may unpack into far more
