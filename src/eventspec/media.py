@@ -14,8 +14,9 @@ import numpy as np
 from eventspec.errors import BadInput
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
-Modality = Literal["frames", "events"]
-"""The senses that ship. Another one is a name here, a reader, a stream with `Stream`'s methods, and a model that sees it."""
+Modality = Literal["frames", "events", "imu"]
+"""The senses that ship; no model sees the IMU yet. Another one is a name here, a reader, a stream with `Stream`'s methods, and
+a model that sees it."""
 
 
 def read_only(array: Array) -> Array:

@@ -369,3 +369,19 @@ def test_a_replay_repeats_a_short_recording_on_a_clock_that_goes_on(pair: Pair, 
         assert short.span.start_us - 200_000 <= window.start_us < window.end_us <= short.span.end_us
         plain = generate(pair, short, QUESTION, "autoregressive", window, max_new_tokens=12)
         assert answer.token_ids == plain.token_ids
+
+
+def test_events_that_were_moved_before_0_are_replayed_all_the_same(pair: Pair) -> None:
+    moved = Recording.open("example:street").with_event_offset(-50_000)
+    with stream(pair, "autoregressive", window_us=200_000) as live:
+        replay = Replay(live, moved, 0.5)
+        replay.start()
+        replay.join()
+        wait(lambda: live.window)
+        assert replay.lead_us == -moved.span.start_us > 0
+        answer = live.ask(QUESTION, max_new_tokens=4)
+        window = replay.on_recording(answer.window)
+        assert window.start_us < 0 or answer.window.start_us - window.start_us == replay.lead_us
+        assert moved.span.start_us <= window.end_us <= moved.span.end_us
+        plain = generate(pair, moved, QUESTION, "autoregressive", window, max_new_tokens=4)
+        assert answer.token_ids == plain.token_ids

@@ -50,6 +50,7 @@ def test_info_gives_the_contracts_object_and_golden_sums() -> None:
         "sum_y": 15061593,
         "on": 41257,
         "frames": 59,
+        "imu": 2363,
     }
     assert done.stderr == "note: frame times are the middle of the exposure\n"
 

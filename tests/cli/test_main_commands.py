@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from eventspec.cli import run
-from eventspec.core import BadInput
+from eventspec.core import BadInput, Window
 from eventspec.events.formats import dsec_h5, text
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording, write_native
@@ -51,6 +51,46 @@ def test_generate_tells_every_stage(capsys: pytest.CaptureFixture[str], tmp_path
     assert early["usage"]["completion_tokens"] == len(early["token_ids"])
     spans = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"vision", "prefill", "draft"} <= {span["name"] for span in spans}
+
+
+def test_generate_moves_the_events_and_says_by_how_much(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ("--prompt", "What is ahead?", "--method", "cross-modal", "--max-new-tokens", "4", "--json")
+    street = Recording.open("example:street")
+    write_native(tmp_path / "late", street.with_event_offset(150_000))
+    none, given, found, put_right = (
+        told(capsys, "generate", "--recording", place, *asked, *words)
+        for place, words in (
+            ("example:street", ()),
+            ("example:street", ("--event-offset", "0")),
+            ("example:street", ("--event-offset", "auto")),
+            (tmp_path / "late", ("--event-offset", "auto")),
+        )
+    )
+    assert (none["event_offset_us"], none["event_offset_error_us"]) == (None, None)
+    assert (given["event_offset_us"], given["event_offset_error_us"], given["notes"]) == (0, None, none["notes"])
+    assert abs(found["event_offset_us"]) <= 20_000 and found["event_offset_error_us"] > 0
+    assert abs(put_right["event_offset_us"] + 150_000) <= put_right["event_offset_error_us"]
+    assert none["token_ids"] == given["token_ids"] == found["token_ids"] == put_right["token_ids"], "whatever drafts"
+
+
+def test_events_on_another_clock_are_noted_and_put_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_native(tmp_path / "late", Recording.open("example:street").with_event_offset(150_000))
+    told(capsys, "events", "info", "example:street", "--json")
+    assert run(["events", "info", str(tmp_path / "late")]) == 0
+    assert "the event clock seems 152 ms (+-15) ahead of the frames'" in capsys.readouterr().err
+    how = ["--event-offset", "auto", "--start-us", "0"]
+    assert run(["events", "convert", str(tmp_path / "late"), str(tmp_path / "right"), *how]) == 0
+    capsys.readouterr()
+    assert run(["events", "info", str(tmp_path / "right")]) == 0
+    right = capsys.readouterr().err
+    assert "are moved by -152002 us" in right and "clock" not in right
+
+
+def test_an_offset_that_cannot_be_estimated_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    street = Recording.open("example:street")
+    write_native(tmp_path / "two", street.slice(Window(0, 200_000)))
+    assert run(["generate", "--recording", str(tmp_path / "two"), "--prompt", "hi", "--event-offset", "auto"]) == 2
+    assert "too few to estimate the event offset" in capsys.readouterr().err
 
 
 def test_a_trace_that_cannot_be_written_costs_no_answer(

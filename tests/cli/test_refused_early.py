@@ -22,6 +22,9 @@ ASK = ("generate", "--recording", "example:street", "--prompt", "hi")
 COMPARE = ("bench", "compare", "--out", "rows.jsonl", "--questions")
 ADAPTED = ("--method", "skip-encode", "--adapter")
 LINES: tuple[tuple[tuple[str, ...], str], ...] = (
+    ((*ASK, "--event-offset", "soon"), "--event-offset soon cannot be read: give whole microseconds"),
+    ((*ASK, "--event-offset", "1.5"), "--event-offset 1.5 cannot be read"),
+    ((*ASK, "--event-offset", "9" * 19), "cannot be read"),
     ((*ASK, "--method", "aligned", "--adapter", "features-linear"), "adapter features-linear is for method event-eagle"),
     ((*ASK, *ADAPTED, "features-linear"), "is for method event-eagle"),
     ((*ASK, *ADAPTED, "fresh"), "adapter fresh was not calibrated"),

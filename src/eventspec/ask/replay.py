@@ -31,6 +31,8 @@ class Replay(threading.Thread):
         self.live, self.recording, self.seconds = live, recording, seconds
         self.turn_us = recording.span.duration_us + live.policy.window_us
         """How much later a turn's times are than those of the turn before."""
+        self.lead_us = max(0, -recording.span.start_us)
+        """How much later the first turn's are than the recording's: a stream begins at 0, events that were moved may not."""
         self.late_us = 0
         """How far behind the clock a push was, at worst."""
         self.turns = 0
@@ -61,7 +63,8 @@ class Replay(threading.Thread):
 
     def on_recording(self, window: Window) -> Window:
         """A window of the stream on the recording's own clock."""
-        shift = max(0, (window.end_us - 1 - self.recording.span.start_us) // self.turn_us) * self.turn_us
+        shift = max(0, (window.end_us - 1 - self.lead_us - self.recording.span.start_us) // self.turn_us) * self.turn_us
+        shift += self.lead_us
         return Window(window.start_us - shift, window.end_us - shift)
 
     def run(self) -> None:
@@ -78,7 +81,7 @@ class Replay(threading.Thread):
                         return
                     self.late_us = max(self.late_us, round(1e6 * (time.perf_counter() - due)))
                     self.turns = turn + 1
-                    self._push(step, turn * self.turn_us)
+                    self._push(step, turn * self.turn_us + self.lead_us)
                 due = max(due, begun + LEAST_TURN_US / 1e6)
         except Exception as error:
             self._error = error

@@ -71,9 +71,12 @@ class Cut:
 
 @app.command()
 def info(file: Source, reading: Reading, as_json: options.AsJson = False) -> None:
-    """Say what a recording holds: sensor, events, times, frames; with --json also sums of the coordinates, as checksums."""
+    """Say what a recording holds: sensor, events, times, frames, IMU; with --json also sums of the coordinates, as checksums.
+
+    A note says where the events seem to be on another clock than the frames."""
     from eventspec.events.formats import SizeUnknown
     from eventspec.events.stream import LARGEST_SIDE
+    from eventspec.recordings.offset import offset_notes
 
     unsized = False
     try:
@@ -81,6 +84,8 @@ def info(file: Source, reading: Reading, as_json: options.AsJson = False) -> Non
     except SizeUnknown:  # the facts need none
         recording, unsized = _opened(file, replace(reading, sensor=f"{LARGEST_SIDE}x{LARGEST_SIDE}")), True
         options.print_notes(["the sensor size is not in the file: width and height are the least that hold every event"])
+    if recording.event_offset is None and recording.events is not None and recording.video is not None:
+        options.print_notes(note for note in offset_notes(recording.events, recording.video) if note not in recording.notes)
     facts = summary(recording, unsized)
     options.print_found(facts, as_json, *(f"{name:9} {words}" for name, words in table(recording, facts, unsized)))
 
@@ -95,7 +100,7 @@ def convert(
     source: Annotated[str, typer.Option(help="Where the recording comes from: kept in recording.toml.")] = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a recording, or a cut of it: a native folder or .aedat4 with events and frames, others with events only."""
+    """Write a recording, or a cut of it: a native folder whole, .aedat4 with events and frames, others with events only."""
     kind = _kind_of(out, to)
     _must_be_new(out, file)
     if source and kind != "native":
@@ -104,6 +109,9 @@ def convert(
     written = _write(out, kind, recording, source or recording.source or file.name)
     if (left := len(recording.video or ()) - written["frames"]) > 0:
         options.print_notes([f"{out.name} keeps only events: {several(left, 'frame')} of {recording.name} are not in it"])
+    if recording.imu is not None and kind != "native":
+        lost = several(len(recording.imu), "IMU sample is", "IMU samples are")
+        options.print_notes([f"{lost} not in {out.name}: a native folder keeps them"])
     _print_written(written, as_json)
 
 
@@ -228,8 +236,9 @@ def _must_be_new(out: Path, file: Path) -> None:
 def _write(out: Path, kind: Kind, recording: Recording, source: str) -> dict[str, Any]:
     """Write the recording; what is in it now: keys out, kind, events, frames."""
     from eventspec.events.formats import aedat4, dsec_h5, npz, text
-    from eventspec.recordings import write_native
+    from eventspec.recordings.native import check_times, write_native
 
+    check_times(recording)
     events, video, frames = recording.events, recording.video, len(recording.video or ())
     if kind == "native":
         write_native(out, replace(recording, name=out.name), source)
@@ -285,6 +294,7 @@ def summary(recording: Recording, by_coordinates: bool = False) -> Facts:
         "last_us": span.end_us - 1 if span is not None else None,
         **counts,
         "frames": len(video) if video is not None else 0,
+        "imu": len(recording.imu) if recording.imu is not None else 0,
     }
 
 
@@ -311,7 +321,12 @@ def table(recording: Recording, facts: Facts, by_coordinates: bool = False) -> l
         if events:
             rows.append(("rate", f"{scaled(events / seconds)}ev/s" if seconds else "-"))
         rows += [("from", f"{first} us"), ("to", f"{last} us")]
-    return [*rows, ("frames", frames)]
+    rows.append(("frames", frames))
+    if recording.imu is not None:
+        span = recording.imu.span
+        rate = "" if span is None or span.duration_us < 2 else f", {scaled(1e6 * len(recording.imu) / span.duration_us)}Hz"
+        rows.append(("imu", f"{several(len(recording.imu), 'sample')}{rate}"))
+    return rows
 
 
 def scaled(value: float) -> str:

@@ -15,7 +15,7 @@ import typer
 from eventspec.cli import options
 from eventspec.cli.bars import waiting
 from eventspec.cli.drawn import Drawn
-from eventspec.cli.recorded import WHOLE, Reading, Recorded
+from eventspec.cli.recorded import WHOLE, Reading, Recorded, offset_of
 from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 from eventspec.files import check_folder, check_outputs
@@ -65,7 +65,8 @@ def generate(
         except BadInput as error:  # the answer is there
             failed, trace = error, None
     if as_json:
-        options.print_found({"recording": opened.name, **result.as_json(str(trace) if trace else None)}, True)
+        about = {"recording": opened.name, **offset_of(opened)}
+        options.print_found({**about, **result.as_json(str(trace) if trace else None)}, True)
     elif not provisional or not sys.stdout.isatty():  # through a pipe the whole answer stands on a line of its own, the last
         typer.echo(result.text)
     if not as_json:
@@ -124,7 +125,7 @@ def chat(
             continue
         answered += 1
         if as_json:
-            options.print_found({"question": question, "recording": opened.name, **result.as_json()}, True)
+            options.print_found({"question": question, "recording": opened.name, **offset_of(opened), **result.as_json()}, True)
             continue
         if not interactive:
             typer.echo(result.text)

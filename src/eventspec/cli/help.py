@@ -12,7 +12,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 GROUPS = {
-    "Recording": ("recording", "video", "events", "sensor", "monotonic", "drop_outside", "window", "start", "end"),
+    "Recording": (
+        *("recording", "video", "events", "sensor", "monotonic", "drop_outside", "event_offset", "window", "start", "end"),
+    ),
     "Models": (
         *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "frames"),
         *("allow_extrapolation", "compat", "dtype", "device", "ignore_generation_config", "device_plan", "draft"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -36,6 +37,24 @@ Order = Annotated[
         "--monotonic", help="Events whose time goes back: refuse the file, lift them to the latest time, or keep them."
     ),
 ]
+
+
+def _known_offset(text: str | None) -> str | None:
+    """As given, or None; BadInput for what is no offset, before anything is read."""
+    if text is not None and text != "auto" and not re.fullmatch(r"[+-]?\d{1,18}", text):
+        raise BadInput(f"--event-offset {text} cannot be read: give whole microseconds, such as -120000, or auto")
+    return text
+
+
+Offset = Annotated[
+    str | None,
+    typer.Option(
+        "--event-offset",
+        metavar="US|auto",
+        callback=_known_offset,
+        help="Move the events so many us later on the frames' clock; auto: as an estimate from both says.",
+    ),
+]
 DropOutside = Annotated[bool, typer.Option("--drop-outside", help="Drop events outside the sensor; else the file is refused.")]
 LAST_S = 1e12
 """Seconds that no recording lasts."""
@@ -55,11 +74,21 @@ class Reading:
     sensor: Sensor = None
     monotonic: Order = "raise"
     drop_outside: DropOutside = False
+    event_offset: Offset = None
 
     def open(self, place: Path, fps: float | None = None) -> Recording:
         from eventspec.recordings import Recording
 
-        return Recording.open(place, self.size, self.monotonic, fps, self.drop_outside)
+        found = Recording.open(place, self.size, self.monotonic, fps, self.drop_outside)
+        offset = self.offset
+        return found if offset is None else found.with_event_offset(offset)
+
+    @property
+    def offset(self) -> int | Literal["auto"] | None:
+        """Of --event-offset."""
+        if self.event_offset is None or self.event_offset == "auto":
+            return None if self.event_offset is None else "auto"
+        return int(self.event_offset)
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -112,7 +141,9 @@ class Recorded:
         else:
             assert self.events is not None and self.video is not None  # `check` looked
             how: dict[str, Any] = {"monotonic": reading.monotonic, "drop_outside": reading.drop_outside}
+            how["event_offset_us"] = offset if isinstance(offset := reading.offset, int) else None
             found = Recording.open_pair(events=self.events, video=self.video, sensor_size=reading.size, **how)
+            found = found.with_event_offset("auto") if offset == "auto" else found
         window = None if self.window is None else found.window(*self._ends(found.span.start_us))
         check(found, window)
         return found, window
@@ -132,3 +163,10 @@ class Recorded:
         except (ValueError, OverflowError):
             how = "give START:END in microseconds, such as 200000:1200000, or in seconds from the beginning, such as 0.2s:1.2s"
             raise BadInput(f"--window {self.window} cannot be read: {how}") from None
+
+
+def offset_of(recording: Recording) -> dict[str, int | None]:
+    """What JSON says of --event-offset, `null` where it was not given."""
+    offset = recording.event_offset
+    known = (None, None) if offset is None else (offset.us, offset.error_us)
+    return dict(zip(("event_offset_us", "event_offset_error_us"), known, strict=True))

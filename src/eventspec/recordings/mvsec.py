@@ -9,7 +9,7 @@ from eventspec.events.formats import SensorSize, mvsec_h5, recognised
 from eventspec.events.formats.hdf5 import holds
 from eventspec.events.stream import STRICT, Policy
 from eventspec.recordings.layout import Layout, Report, folders, listed, opened
-from eventspec.recordings.parts import Contents, together
+from eventspec.recordings.parts import Contents, imu_of, together
 from eventspec.video.stored import read_clip
 
 NAME = "mvsec"
@@ -20,7 +20,8 @@ MVSEC/                               one folder, or one for each scene, or one f
     davis/left/events                float64 [E, 4]: x, y, Unix seconds, polarity -1 or 1
     davis/left/image_raw             uint8 [K, 260, 346], and
     davis/left/image_raw_ts          float64 [K] Unix seconds: both missing in some right cameras
-  (not read: <sequence>_gt.hdf5, .bag files, calibration, imu, velodyne, visensor)"""
+    davis/left/imu                   float64 [N, 6] acceleration and rotation, and imu_ts [N]: may be missing
+  (not read: <sequence>_gt.hdf5, .bag files, calibration, velodyne, visensor)"""
 
 
 def data_files(path: Path) -> list[Path]:
@@ -32,12 +33,13 @@ def data_files(path: Path) -> list[Path]:
 
 
 def read_data(path: Path, sensor_size: SensorSize | None = None, policy: Policy = STRICT) -> Contents:
-    """Events and frames of a data file. Both stay in it where they are long."""
+    """Events, frames and the IMU of a data file. Events and frames stay in it where they are long."""
     found = mvsec_h5.read(path, sensor_size, policy)
     video, notes = None, found.notes
     if found.frames is not None:
         video, notes = read_clip(*found.frames, str(path), notes)
-    return together(path, found.events, video, notes)
+    imu, more = imu_of(found.imu, str(path))
+    return together(path, found.events, video, (*notes, *more))._replace(imu=imu)
 
 
 def inspect(path: Path) -> Report:

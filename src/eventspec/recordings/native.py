@@ -1,4 +1,4 @@
-"""The native recording folder: recording.toml + events.h5 + frames/ (png) or a video file. Written whole or not at all."""
+"""The native recording folder: recording.toml + events.h5 + imu.h5 + frames/ (png) or a video. Written whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eventspec.core import BadInput, FrameRows
-from eventspec.events.formats import EventFile, native_h5, open_events
+from eventspec.events.formats import EventFile, hdf5, native_h5, open_events
 from eventspec.events.stream import STRICT, Policy
 from eventspec.files import check_name, parsed_toml, toml_string
-from eventspec.recordings.parts import Contents, inside
+from eventspec.imu import ImuStream
+from eventspec.recordings.parts import Contents, imu_of, inside
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import open_video
 from eventspec.video.images import read_image_folder
@@ -27,7 +28,10 @@ FORMAT = "eventspec-recording"
 VERSION = 1
 TOML_NAME = "recording.toml"
 EVENTS_NAME = "events.h5"
+IMU_NAME = "imu.h5"
 FRAMES_NAME = "frames"
+IMU_FIELDS = {"t": 1, "accelerometer": 2, "gyroscope": 2}
+"""Its datasets, and how many axes they have."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- writing
@@ -41,13 +45,24 @@ def write_native(folder: Path, recording: Recording, source: str | None = None) 
         raise BadInput(f"{folder}: exists already: choose another folder, or remove it first")
     if recording.events is None and recording.video is None:
         raise BadInput(f"{recording.name}: has neither events nor frames: there is nothing to write")
+    check_times(recording)
     with written_whole(folder) as partial:
         if recording.events is not None:
             native_h5.write(partial / EVENTS_NAME, recording.events)
+        if recording.imu is not None:
+            _write_imu(partial / IMU_NAME, recording.imu)
         if recording.video is not None:
             _write_frames(partial / FRAMES_NAME, recording.video.frames)
         text = _toml(recording, recording.source if source is None else source)
         (partial / TOML_NAME).write_text(text, "utf-8", newline="\n")
+
+
+def check_times(recording: Recording) -> None:
+    """BadInput for events before 0, where an event offset moved them: no file has such times."""
+    span = None if recording.events is None else recording.events.span
+    if span is not None and span.start_us < 0:
+        begins = f"its events begin at {span.start_us} us, and times in files count from 0"
+        raise BadInput(f"{recording.name}: {begins}: cut what is before it, by --start-us 0 or slice")
 
 
 @contextmanager
@@ -77,6 +92,13 @@ def _write_frames(folder: Path, frames: FrameRows) -> None:
         Image.fromarray(pixels).save(folder / f"{index:06d}.png", optimize=True)
 
 
+def _write_imu(path: Path, imu: ImuStream) -> None:
+    """Datasets t int64 [N] us, accelerometer float32 [N, 3] m/s^2 and gyroscope float32 [N, 3] rad/s."""
+    with hdf5.written_h5(path) as file:
+        for name in IMU_FIELDS:
+            file.create_dataset(name, data=getattr(imu, name), track_times=False, compression="gzip", shuffle=True)
+
+
 def _toml(recording: Recording, source: str) -> str:
     lines = [f"format = {toml_string(FORMAT)}", f"version = {VERSION}", f"name = {toml_string(recording.name)}"]
     if recording.events is not None:
@@ -85,6 +107,8 @@ def _toml(recording: Recording, source: str) -> str:
     if recording.video is not None:
         times = ", ".join(str(time) for time in recording.video.times_us.tolist())
         lines += ["", "[video]", f"frames = {toml_string(FRAMES_NAME)}", f"times_us = [{times}]"]
+    if recording.imu is not None:
+        lines += ["", "[imu]", f"file = {toml_string(IMU_NAME)}"]
     lines += ["", "[source]", f"text = {toml_string(source)}", f"format = {toml_string(recording.source_format)}"]
     lines.append(f"notes = [{', '.join(toml_string(note) for note in recording.notes)}]")
     return "\n".join(lines) + "\n"
@@ -106,7 +130,20 @@ def read_native(folder: Path, policy: Policy = STRICT) -> Contents:
     stated_name = content.get("name")
     name = stated_name if isinstance(stated_name, str) and stated_name else folder.resolve().name
     origin = "" if source is None else str(source.get("text", ""))
-    return Contents(name, events, video, (*notes, *read, *found), origin)
+    about_imu = _table(content, "imu", description)
+    imu, more = (None, ()) if about_imu is None else _imu(_inside(folder, about_imu.get("file"), "imu.file"))
+    return Contents(name, events, video, (*notes, *read, *found, *more), origin, imu)
+
+
+def _imu(path: Path) -> tuple[ImuStream | None, tuple[str, ...]]:
+    with hdf5.opened_h5(path) as file:
+        columns = [hdf5.dataset(file, name, path, axes) for name, axes in IMU_FIELDS.items()]
+        if sum(column.nbytes for column in columns) > 64 * max(path.stat().st_size, 1 << 20):
+            raise BadInput(
+                f"{path}: claims {len(columns[0])} samples, which is more than it has room for: copy or write it again"
+            )
+        t, accelerometer, gyroscope = (column[...] for column in columns)
+    return imu_of((t, accelerometer, gyroscope), str(path))
 
 
 def _content(description: Path) -> dict[str, Any]:

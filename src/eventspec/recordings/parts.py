@@ -7,8 +7,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
 from eventspec.core import BadInput, Window
+from eventspec.events.formats.family import Inertial
 from eventspec.events.stream import EventStream
 from eventspec.files import check_name
+from eventspec.imu import ImuStream
 from eventspec.video.clip import VideoClip
 
 LEAST_OVERLAP = 0.9
@@ -16,20 +18,26 @@ LEAST_COVERED = 0.5  # of the frames' time, by the events: a quiet scene has few
 
 
 class Contents(NamedTuple):
-    """A recording's name, events and frames on one clock, notes (one sentence on each thing assumed or lost), and where it
-    comes from, as far as it says so."""
+    """A recording's name, events and frames on one clock, notes (one sentence on each thing assumed or lost), where it comes
+    from, as far as it says so, and what its IMU recorded."""
 
     name: str
     events: EventStream | None
     video: VideoClip | None
     notes: tuple[str, ...]
     source: str = ""
+    imu: ImuStream | None = None
 
 
 def together(path: Path, events: EventStream | None, video: VideoClip | None, notes: Iterable[str]) -> Contents:
     """The contents of a file or folder whose events and frames must meet."""
     name = path.resolve().name if path.is_dir() else path.stem
     return Contents(name, events, video, (*notes, *meeting_notes(events, video, str(path))))
+
+
+def imu_of(found: Inertial | None, source: str) -> tuple[ImuStream | None, tuple[str, ...]]:
+    """A file's inertial samples as a stream, and notes."""
+    return (None, ()) if found is None else ImuStream.checked(*found, source=source)
 
 
 def meeting_notes(events: EventStream | None, video: VideoClip | None, source: str) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""The recording: an event stream and a video clip on one clock, in microseconds."""
+"""The recording: an event stream, a video clip and inertial samples on one clock, in microseconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
@@ -14,24 +14,27 @@ from eventspec.events.formats import EventFile, SensorSize, mvsec_h5, open_event
 from eventspec.events.formats.family import settled_size
 from eventspec.events.stored import hull
 from eventspec.events.stream import EventStream, Monotonic, Policy
+from eventspec.imu import ImuStream
 from eventspec.recordings import dsec, examples, mvsec, native, rpg
 from eventspec.recordings.arrays import Events, clip_of, stream_of
-from eventspec.recordings.parts import Contents, covering_notes, meeting_notes, words
+from eventspec.recordings.offset import SEEMS, EventOffset, estimate_event_offset, offset_notes
+from eventspec.recordings.parts import Contents, covering_notes, imu_of, meeting_notes, words
 from eventspec.video.clip import VideoClip, VideoFile
 from eventspec.video.decode import looks_like_video, open_video
 from eventspec.video.images import image_paths, looks_like_image, read_image, read_image_folder
 from eventspec.video.stored import read_clip
 
+OFFSET_LIMIT_US = 10**18  # the clocks of int64 microseconds end at nine times that
 OWN_ZERO_US = 1_000_000  # a clock that starts within its first second is taken for one that was reset at the start
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What a camera pair saw. Either part may be missing.
+    """What a camera pair saw, and what the event camera's IMU recorded. Any part may be missing.
 
     notes: what the readers assumed or lost, one sentence each; source_format: "aedat4", "eventgpt-npy", "npz", "native-h5",
     "native", "dsec", "rpg", "video", "image", "images", or two of them joined by "+"; source: where it comes from, "" when
-    nothing says so.
+    nothing says so; event_offset: by how much `with_event_offset` moved the events, None where it did not.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Recording:
     notes: tuple[str, ...] = ()
     source_format: str = "memory"
     source: str = ""
+    imu: ImuStream | None = None
+    event_offset: EventOffset | None = None
 
     @classmethod
     def open(
@@ -83,12 +88,13 @@ class Recording:
         monotonic: Monotonic = "raise",
         fps: float | None = None,
         drop_outside: bool = False,
+        event_offset_us: int | None = None,
     ) -> Recording:
         """Events of one file with the frames of another, on one clock.
 
         When the two time ranges do not touch and one of the files has a clock of its own (it starts within its first
-        second), that one is moved so that both start together, and a note says so. BadInput when both are on running clocks
-        that do not meet.
+        second), that one is moved so that both start together, and a note says so. Then `with_event_offset` moves the events,
+        where `event_offset_us` is given. BadInput when both are on running clocks that do not meet.
         """
         first = cls.open(events, sensor_size, monotonic, drop_outside=drop_outside)
         second = cls.open(video, fps=fps)
@@ -96,11 +102,15 @@ class Recording:
             raise BadInput(f"{events}: holds no event stream: give a recording with events")
         if second.video is None:
             raise BadInput(f"{video}: holds no frames: give a video or a folder of images")
-        stream, clip, notes = _on_one_clock(first.events, second.video, f"{events} and {video}")
+        both = f"{events} and {video}"
+        moved_us, clip, notes = _on_one_clock(first.events, second.video, both, event_offset_us is not None)
+        imu = None if first.imu is None else first.imu.shifted(moved_us)
+        stream = first.events.shifted(moved_us) if moved_us else first.events
         formats = f"{first.source_format}+{second.source_format}"
         source = first.source if first.source == second.source else ""
         notes = (*first.notes, *second.notes, *covering_notes(stream, clip), *notes)
-        return cls(first.name, stream, clip, notes, formats, source)
+        found = cls(first.name, stream, clip, notes, formats, source, imu)
+        return found if event_offset_us is None else found.with_event_offset(event_offset_us)
 
     @classmethod
     def from_arrays(
@@ -136,13 +146,14 @@ class Recording:
     @property
     def streams(self) -> dict[str, Stream]:
         """What was recorded, by the name of the sense."""
-        streams: dict[str, Stream | None] = {"events": self.events, "frames": self.video}
+        streams: dict[str, Stream | None] = {"events": self.events, "frames": self.video, "imu": self.imu}
         return {sense: stream for sense, stream in streams.items() if stream is not None}
 
     @property
     def span(self) -> Window:
-        """The smallest window that holds every event and every frame; BadInput when there is neither."""
-        span = hull(part.span for part in self.streams.values())
+        """The smallest window that holds every event and every frame; BadInput when there is neither. An IMU runs on before and
+        after them, and nothing is asked about that."""
+        span = hull(part.span for part in (self.events, self.video) if part is not None)
         if span is None:
             raise BadInput(f"{self.name}: the recording has neither events nor frames")
         return span
@@ -170,10 +181,11 @@ class Recording:
         """The senses of which something lies in the window; of a long file no more is read than tells it."""
         found = {"events": self.events is not None and self.events.has(window)}
         found["frames"] = self.video is not None and len(self.video.slice(window)) > 0
+        found["imu"] = self.imu is not None and len(self.imu.slice(window)) > 0
         return frozenset(sense for sense, there in found.items() if there)
 
     def slice(self, window: Window | None) -> Recording:
-        """Events and frames of a window on this recording's clock, as views; None is the whole recording.
+        """Events, frames and inertial samples of a window on this recording's clock, as views; None is the whole recording.
 
         BadInput when the window and the recording do not meet; a window that reaches beyond it is noted.
         """
@@ -188,7 +200,34 @@ class Recording:
             notes = (*notes, f"the window {words(window)} reaches beyond the recording {words(span)}")
         events = self.events.slice(window) if self.events is not None else None
         video = self.video.slice(window) if self.video is not None else None
-        return replace(self, events=events, video=video, notes=notes)
+        imu = self.imu.slice(window) if self.imu is not None else None
+        return replace(self, events=events, video=video, imu=imu, notes=notes)
+
+    def with_event_offset(self, us: int | Literal["auto"]) -> Recording:
+        """The same with its events, and with them the samples of the event camera's IMU, `us` microseconds later on the frames'
+        clock (earlier where negative); "auto": by what `estimate_event_offset` finds. Cut windows of what this gives back.
+
+        A note says by how much, and another one where the events then still seem far from the frames. BadInput without events
+        or frames, where no offset can be estimated, and when events and frames do not meet afterwards.
+        """
+        if self.events is None or self.video is None:
+            lacks = "events" if self.events is None else "frames"
+            raise BadInput(f"{self.name}: has no {lacks}: an event offset is for recordings of both")
+        if us != "auto" and (isinstance(us, bool) or not isinstance(us, int) or abs(us) >= OFFSET_LIMIT_US):
+            raise BadInput(f'{self.name}: the event offset is {us!r}: give whole microseconds below 10^18, or "auto"')
+        found = estimate_event_offset(self.events, self.video, self.name) if us == "auto" else EventOffset(us)
+        events = self.events.shifted(found.us) if found.us else self.events
+        imu = None if self.imu is None else self.imu.shifted(found.us)
+        moved = (
+            [f"the events are moved by {found} relative to the frames{', as estimated' * (us == 'auto')}"] if found.us else []
+        )
+        stale = covering_notes(self.events, self.video)
+        kept = [note for note in self.notes if note not in stale and not note.startswith(SEEMS)]
+        now = (*covering_notes(events, self.video), *meeting_notes(events, self.video, self.name))
+        wrong = () if us == "auto" else offset_notes(events, self.video)
+        before = 0 if self.event_offset is None else self.event_offset.us
+        notes = tuple(dict.fromkeys((*kept, *now, *moved, *wrong)))
+        return replace(self, events=events, imu=imu, notes=notes, event_offset=replace(found, us=before + found.us))
 
 
 def whole_of(path: Path | str) -> Path:
@@ -257,7 +296,7 @@ def _of_folder(path: Path, sensor_size: SensorSize | None, policy: Policy, fps: 
 
 def _of_contents(found: Contents, source_format: str) -> Recording:
     notes = dict.fromkeys((*found.notes, *covering_notes(found.events, found.video)))  # a native folder may have it already
-    return Recording(found.name, found.events, found.video, tuple(notes), source_format, found.source)
+    return Recording(found.name, found.events, found.video, tuple(notes), source_format, found.source, found.imu)
 
 
 def _unwanted(path: Path, what: str, name: str) -> BadInput:
@@ -280,7 +319,9 @@ def _of_events(path: Path, found: EventFile) -> Recording:
     clip, notes = None, found.notes
     if found.frames is not None:
         clip, notes = read_clip(*found.frames, str(path), notes)
-    return Recording(path.stem, found.events, clip, (*notes, *covering_notes(found.events, clip)), found.format)
+    imu, more = imu_of(found.imu, str(path))
+    notes = (*notes, *more, *covering_notes(found.events, clip))
+    return Recording(path.stem, found.events, clip, notes, found.format, imu=imu)
 
 
 def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:
@@ -288,16 +329,20 @@ def _of_video(path: Path, source_format: str, found: VideoFile) -> Recording:
     return Recording(name, None, found.clip, found.notes, source_format)
 
 
-def _on_one_clock(stream: EventStream, clip: VideoClip, source: str) -> tuple[EventStream, VideoClip, tuple[str, ...]]:
+def _on_one_clock(
+    stream: EventStream, clip: VideoClip, source: str, may_be_apart: bool
+) -> tuple[int, VideoClip, tuple[str, ...]]:
+    """By how many microseconds the events are to be moved, the frames on the clock of both, and notes. Running clocks that do
+    not meet are refused, unless they `may_be_apart` for now."""
     events, frames = stream.span, clip.span
     if events is None or frames is None:
-        return stream, clip, ()
+        return 0, clip, ()
     apart = min(events.end_us, frames.end_us) <= max(events.start_us, frames.start_us)
     delta = events.start_us - frames.start_us
     if apart and frames.start_us < OWN_ZERO_US:
         moved = f"the frames are moved by {delta} us, so that both start together: their clock starts at its own zero"
-        return stream, clip.shifted(delta), (moved,)
+        return 0, clip.shifted(delta), (moved,)
     if apart and events.start_us < OWN_ZERO_US:
         moved = f"the events are moved by {-delta} us, so that both start together: their clock starts at its own zero"
-        return stream.shifted(-delta), clip, (moved,)
-    return stream, clip, meeting_notes(stream, clip, source)
+        return -delta, clip, (moved,)
+    return 0, clip, () if may_be_apart else meeting_notes(stream, clip, source)

@@ -1,4 +1,4 @@
-"""AEDAT 4 of iniVation cameras: events and frames, read by the `aedat` package; a torn file keeps what came before the tear.
+"""AEDAT 4 of iniVation cameras: events, frames and IMU, by the `aedat` package; a torn file keeps what came before the tear.
 
 The file is: a version line, a size-prefixed header (flatbuffer with an XML description), then packets of 8 + n bytes, and
 a table of packets at the end. This module walks the frame itself to know how much of a torn file is left, and to refuse
@@ -21,7 +21,7 @@ import numpy as np
 
 from eventspec.core import BadInput, FrameRows
 from eventspec.errors import several
-from eventspec.events.formats.family import EventFile, Format, Picture, SensorSize, file_of, settled_size, whole_file
+from eventspec.events.formats.family import EventFile, Format, Inertial, Picture, SensorSize, file_of, settled_size, whole_file
 from eventspec.events.formats.sequential import Decode, Sequential, Step, opened
 from eventspec.events.stored import Columns, held, is_short
 from eventspec.events.stream import Array, EventStream, Policy
@@ -30,6 +30,7 @@ NAME = "aedat4"
 MAGIC = b"#!AER-DAT4"
 VERSION_LINE = b"#!AER-DAT4.0\r\n"
 BLOCK_BYTES = 1 << 18  # of packets, compressed or not, that are decoded at once
+STANDARD_GRAVITY = 9.80665  # m/s^2: acceleration is stored in g, rotation in degrees a second (dv-processing's imu.fbs)
 PACKET_HEAD = struct.Struct("<II")  # stream id, bytes that follow
 
 
@@ -38,7 +39,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
-    """Read events and frames. Of a torn or damaged file the packets before the tear are kept, and a note says what is lost.
+    """Read events, frames and the IMU. Of a torn or damaged file what comes before the tear is kept; a note says what is lost.
 
     Everything is decoded once to see that it can be. The events of a short file are kept from there; of a long one nothing
     is, and parts are decoded again when they are used. A file is refused when its header is damaged, and when no event and no
@@ -52,6 +53,8 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
     found = _events(path, layout, packets, sensor_size, policy, notes)
     if found.events is None and not packets.shots:
         raise BadInput(f"{path}: has neither events nor frames: record the camera's events or frames output")
+    if packets.inertial:
+        found = replace(found, imu=_imu(packets, notes := list(found.notes)), notes=tuple(notes))
     if not packets.shots:
         return found
     shots, times, more = _frames(packets)
@@ -92,13 +95,16 @@ class _Shot(NamedTuple):
 class _Packets:
     """What `aedat` decoded. `streams`: id -> description; `events`: ids of streams that have some; `short`: the packets' events
     of the first such stream, None when they are many; `shots`: frames by id; `tear`: byte where reading ended too early, 0 when
-    it did not."""
+    it did not; `inertial`: samples of the IMU by id; `unheld`: how many of
+    those are more than may be held."""
 
     streams: dict[int, dict[str, Any]]
     events: set[int] = field(default_factory=set)
     short: list[Array] | None = field(default_factory=list)
     shots: dict[int, list[_Shot]] = field(default_factory=dict)
     tear: int = 0
+    inertial: dict[int, list[Array]] = field(default_factory=dict)
+    unheld: int = 0
 
     @property
     def first(self) -> int | None:
@@ -167,7 +173,7 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
         packets = _Packets(decoder.id_to_stream())
     except Exception as error:
         raise BadInput(f"{path}: the AEDAT4 header cannot be used ({error}): copy or record it again") from None
-    count, events, first = 0, 0, packets.first
+    count, events, inertial, first = 0, 0, 0, packets.first
     try:
         for packet in decoder:
             if (part := packet.get("events")) is not None:
@@ -182,6 +188,12 @@ def _packets(path: Path, layout: _Layout) -> _Packets:
                 times = frame["t"], frame["exposure_begin_t"], frame["exposure_end_t"]
                 shot = _Shot(range(layout.starts[count], end), frame["pixels"].shape[:2], *times)
                 packets.shots.setdefault(packet["stream_id"], []).append(shot)
+            elif (samples := packet.get("imus")) is not None:
+                inertial += len(samples)
+                if is_short(inertial, layout.end):
+                    packets.inertial.setdefault(packet["stream_id"], []).append(samples)
+                else:
+                    packets.unheld += len(samples)
             count += 1
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
@@ -298,6 +310,23 @@ def _frames(packets: _Packets) -> tuple[list[_Shot], Array, list[str]]:
     times = np.array([(shot.begin + shot.end) // 2 if exposed else shot.t for shot in fitting], np.int64)
     order = np.argsort(times, kind="stable")
     return [fitting[index] for index in order], times[order], notes
+
+
+def _imu(packets: _Packets, notes: list[str]) -> Inertial:
+    """The samples of the first IMU that has some."""
+    first = min(packets.inertial)
+    if len(packets.inertial) > 1:
+        notes.append(f"{len(packets.inertial)} IMU streams: only stream {first} is read")
+    if packets.unheld:
+        notes.append(
+            f"the last {several(packets.unheld, 'IMU sample is', 'IMU samples are')} left out: they are held in memory"
+        )
+    samples = np.concatenate(packets.inertial[first])
+    acceleration, rotation = (
+        np.stack([samples[f"{sensor}_{axis}"] for axis in "xyz"], axis=1) for sensor in ("accelerometer", "gyroscope")
+    )
+    times = samples["t"].astype(np.int64)
+    return times, acceleration * np.float32(STANDARD_GRAVITY), np.deg2rad(rotation, dtype=np.float32)
 
 
 def _rgb(pixels: Array) -> Picture:

@@ -19,6 +19,8 @@ from eventspec.events.stream import Block, EventStream, Policy, lags
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Frames = tuple[Callable[[int], Picture], tuple[int, int], np.ndarray[Any, np.dtype[np.int64]]]
 """A function from a place to its picture, uint8 [H, W, 3] RGB; their (H, W); their times int64 [K] us, in order."""
+Inertial = tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[Any]], np.ndarray[Any, np.dtype[Any]]]
+"""An IMU's times [N] in us, acceleration [N, 3] in m/s^2 and rotation [N, 3] in rad/s, as they stand in the file, unchecked."""
 SensorSize = tuple[int, int]
 """(width, height) in pixels."""
 DSEC: SensorSize = (640, 480)
@@ -29,13 +31,14 @@ class EventFile:
     """What one file held.
 
     events: None when the file has no event stream at all; notes: what the reader assumed or lost, one sentence each;
-    frames: None when the family knows none.
+    frames: None when the family knows none; imu: None where the file has no inertial samples, or the family knows none.
     """
 
     format: str
     events: EventStream | None
     notes: tuple[str, ...] = ()
     frames: Frames | None = None
+    imu: Inertial | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""MVSEC's data.hdf5: davis/left/events float64 [E, 4] of x, y, Unix seconds and polarity -1 or 1, and grey frames."""
+"""MVSEC's data.hdf5: davis/left/events float64 [E, 4] of x, y, Unix seconds and polarity -1 or 1, grey frames, and the IMU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.columns import LOOKED_AT
-from eventspec.events.formats.family import EventFile, Format, SensorSize, settled_size
+from eventspec.events.formats.family import EventFile, Format, Inertial, SensorSize, settled_size
 from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.stored import Columns
@@ -18,6 +18,9 @@ from eventspec.events.stream import Array, Policy
 
 NAME = "mvsec-hdf5"
 CAMERAS = ("davis/left", "davis/right")
+IMU = (("imu", "imu_ts"), ("imu/data", "imu/ts"))
+"""Of a camera: samples [N, 6] and their times."""
+GRAVITY = 9.81
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -25,7 +28,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFile:
-    """Events and grey frames of the left camera, or of the right one where it is alone."""
+    """Events, grey frames and the IMU of the left camera, or of the right one where it is alone."""
 
     def table(file: Any) -> Table:
         return _matrix(dataset(file, f"{found[0]}/events", path, 2), path)
@@ -38,6 +41,7 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
         stated = stated_size(file, ("davis", found[0], f"{found[0]}/events"), sensor_size, path, notes)
         size = stated if stated is not None else sensor_size or SENSORS["davis346"]
         events = h5_file(NAME, path, file, table, settled_size(size, sensor_size, str(path)), policy, notes)
+        events = replace(events, imu=_imu(file, found[0], path, notes := list(events.notes)), notes=tuple(notes))
         name = f"{found[0]}/image_raw"
         if name not in file or f"{name}_ts" not in file:
             lacks = f"{found[0]} has no image_raw with image_raw_ts: the recording has events only"
@@ -56,6 +60,29 @@ def read(path: Path, sensor_size: SensorSize | None, policy: Policy) -> EventFil
             return np.repeat(dataset(file, name, path, 3)[order[place]][..., None], 3, axis=2)
 
     return replace(events, frames=(picture, shape, times[order]))
+
+
+def _imu(file: Any, camera: str, path: Path, notes: list[str]) -> Inertial | None:
+    """The IMU of a camera, in the units of ROS's sensor_msgs/Imu: m/s^2 and rad/s. Which three columns are acceleration
+    the file does not say, and gravity does: it is those whose usual length is nearer to it."""
+    names = next((pair for pair in IMU if all(f"{camera}/{name}" in file for name in pair)), None)
+    if names is None:
+        notes += [f"{camera}/imu has no times imu_ts: it is left out"] if f"{camera}/imu" in file else []
+        return None
+    matrix, seconds = dataset(file, f"{camera}/{names[0]}", path, 2), dataset(file, f"{camera}/{names[1]}", path)
+    held = max(path.stat().st_size, 1 << 20)  # samples are read whole: packed ones may unpack into far more
+    if matrix.shape != (len(seconds), 6) or matrix.dtype.kind != "f" or matrix.nbytes + seconds.nbytes > 64 * held:
+        what = f"{names[0]} is {matrix.dtype} of shape {matrix.shape} with {len(seconds)} times"
+        raise BadInput(f"{path}: {what}: MVSEC's is float64 with 6 columns and a time a row")
+    samples, times = matrix[...], _microseconds(seconds[...].astype(np.float64), 0, path)
+    usual = [
+        float(np.nanmedian(np.linalg.norm(part, axis=1))) if len(part) else 0.0 for part in (samples[:, :3], samples[:, 3:])
+    ]
+    turned = abs(usual[1] - GRAVITY) < abs(usual[0] - GRAVITY)
+    if turned:
+        notes.append("of the IMU's columns the last three are taken for acceleration: they are as long as gravity")
+    parts = (samples[:, 3:], samples[:, :3]) if turned else (samples[:, :3], samples[:, 3:])
+    return times, *parts
 
 
 def _matrix(matrix: Any, path: Path) -> Table:
