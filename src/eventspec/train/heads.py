@@ -186,15 +186,16 @@ def export(
         calibration, known = last_row(out / "calibration.jsonl"), made.folder / "heads.json"
         earlier = read_json(known)["calibration"]["tau"] if known.exists() else {}
         calibration["tau"] = {**earlier, **calibration["tau"]}
-        gates = {**(read_json(known).get("gates", {}) if known.exists() else {}), **gates_of(out)}
-        found = {"calibration": calibration, **({"gates": gates} if gates else {}), **about, "torch": torch.__version__}
+        gates = gates_of(out, read_json(known).get("gates") if known.exists() else None)
+        found = {"calibration": calibration, **about, **gates, "torch": torch.__version__}
         write_text(known, json.dumps(found) + "\n")
     return out / "pair"
 
 
-def gates_of(out: Path) -> dict[str, Any]:
-    """What a run found of its gates, by head; {} of heads without."""
-    return read_json(out / GATES) if (out / GATES).exists() else {}
+def gates_of(out: Path, earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Entry `gates` of heads.json: what a run found of its gates, by head, beside those of `earlier` ones; {} without any."""
+    found = {**(earlier or {}), **(read_json(out / GATES) if (out / GATES).exists() else {})}
+    return {"gates": found} if found else {}
 
 
 def save_all(heads: Mapping[str, Head], rates: Mapping[str, Rates], folder: Path, target: LanguageEnds) -> None:

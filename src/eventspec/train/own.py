@@ -94,15 +94,11 @@ def train(
         "too_short": len(asked) - answers,
         "judged": len(judged),
         "learned_from_judged": learned is judged,
+        **gates_of(out),
     }
     if file is None:
         save_all(heads, rates, out / "heads", ends)
-        figures = {
-            "calibration": last_row(out / "calibration.jsonl"),
-            "gates": gates_of(out),
-            **about,
-            "torch": torch.__version__,
-        }
+        figures = {"calibration": last_row(out / "calibration.jsonl"), **about, "torch": torch.__version__}
         write_text(out / "heads/heads.json", json.dumps(figures) + "\n")
         return out / "heads"
     file = file.having_learned(preset.stage.name, (example.question.resolved for example in learned))
