@@ -89,13 +89,8 @@ def train(
     batches = shuffled(range(len(learned)), stage.batch, 400, processes=processes)
     rates = learn(stage, heads, sources[0], batches, (sources[1], list(range(len(judged)))), out, report, processes)
     answers = len(learned) + (0 if learned is judged else len(judged))
-    about = {
-        "answers": answers,
-        "too_short": len(asked) - answers,
-        "judged": len(judged),
-        "learned_from_judged": learned is judged,
-        **gates_of(out),
-    }
+    about: dict[str, Any] = {"answers": answers, "too_short": len(asked) - answers, "judged": len(judged)}
+    about |= {"learned_from_judged": learned is judged, **gates_of(out)}
     if file is None:
         save_all(heads, rates, out / "heads", ends)
         figures = {"calibration": last_row(out / "calibration.jsonl"), **about, "torch": torch.__version__}
