@@ -80,7 +80,7 @@ def table(setup: Setup) -> Iterator[Finding]:
 
     def arms(pair: Pair) -> list[Arm]:
         names = [name for name in pair.parts.heads if name not in SMALL]
-        names += [f"eagle:{tree}" for tree in ("static", "published", "chain")]
+        names += [f"eagle:{tree}" for tree in ("static", "published", "eagle2", "chain")]
         names += [f"{name}{way}" for name in SMALL if name in pair.parts.heads for way in ("", ":pruned")]
         names = setup.size(names, ["eagle"])
         made = {name: pair.with_head(name) for name in names}
