@@ -22,7 +22,7 @@ STATIC = (
 LEVELS = 24
 """As deep as drafts are likely to pay: EAGLE-2's 6 levels in the paper and 8 in its code were set by hand."""
 EAGLE2 = TreeConfig(width=10, levels=1 + 7, whole=True)
-"""EAGLE-2's tree as its released code grows it (2406.16858, section 4; SafeAILab/EAGLE: `top_k=10`, `depth=7`, `total_token=60`):
+"""EAGLE-2's tree as its released code grows it (2406.16858, section 4; SafeAILab/EAGLE: top_k=10, depth=7, total_token=60):
 the root's 10 likeliest children, then 7 times the 10 likeliest paths of a level with 10 children each, and of these 710 nodes
 the 59 likeliest, which are 60 tokens with the root: the `max_nodes` of a head's method (`pairs.methods.drafted_by_head`)."""
 TREES = {
