@@ -78,9 +78,9 @@ def timed_vision(trace: Trace, lane: Lane, encode: Callable[[], Tensor]) -> Tens
 
     def at(moment: Moment) -> float:
         if isinstance(moment, float):
-            return float(moment - trace.began)
+            return moment - trace.began
         assert not isinstance(last, float)  # what was projected on a GPU lies there
-        return end - moment.elapsed_time(last) / 1e3
+        return end - float(moment.elapsed_time(last)) / 1e3
 
     for begin, done in laps:
         trace.span("projector", lane, at(begin), end=at(done))
