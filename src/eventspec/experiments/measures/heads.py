@@ -37,7 +37,7 @@ from eventspec.nn.weights import Place
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.names import folder_named
 
-SMALL = ("massv",)
+SMALL = ("massv", "spec-llava")
 """Heads that are small models of their own: they grow no fixed trees."""
 NODES = (8, 16, 24, 59)
 """Drafts in a tree; EAGLE-2's has 59 and the root."""
