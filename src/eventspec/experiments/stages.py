@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from eventspec.core import Budget, Trace
+from eventspec.core import Budget, Sampling, Trace
 from eventspec.costs.fit import measure_level, measure_link, measure_verify, request, session_of
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
@@ -84,10 +84,12 @@ def measure(
     drafter. `accept_share`: as `Skipping.of_pair`."""
     # A method that chooses has no rounds of its own: it is as fast as what it chooses.
     usual = [name for name, method in pair.methods.items() if method.target.lossless and method.choice is None]
-    lossy = [SKIP] if SKIP in pair.methods else []
+    sampling = pair.tokens.usual
+    greedy = sampling == Sampling(max_new_tokens=sampling.max_new_tokens)  # skip-encode was calibrated on no other answers
+    lossy = [SKIP] if SKIP in pair.methods and greedy else []
     arms = [Arm(name, name, pair) for name in (*usual, *lossy)]
     rows: list[dict[str, Row]] = []
-    for _, found in interleaved(arms, Recordings(questions, opening), questions, pair.tokens.usual):
+    for _, found in interleaved(arms, Recordings(questions, opening), questions, sampling):
         rows.append(found)
         progress(len(rows), len(questions))
     step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()

@@ -55,7 +55,7 @@ LOSSES = {
 }
 ENTROPY = {
     "model": "{name}",
-    "sees": "{sees}",
+    "sees": "{input}",
     "entropy, nats": "{entropy:.3f}",
     "more than the target": "{more:+.3f}",
     "names the target's token first": "{right:.1%}",
@@ -281,14 +281,14 @@ def charts(results: Results) -> Charts:
 def entropy(results: Results) -> str:
     part = results["entropy"]
     tokens = next(iter(part["models"].values()))["tokens"]
-    sees = {"event drafter": "events", "qualifier": "one frame", "target": "all frames"}
-    found = sorted(sees, key=lambda name: -float(part["models"][name]["entropy"][0]))
+    inputs = {"event drafter": "events", "qualifier": "one frame", "target": "all frames"}
+    found = sorted(inputs, key=lambda name: -float(part["models"][name]["entropy"][0]))
     text = (
         f"n = {{n}} held-out questions about {{recordings}} scenes, {tokens} tokens of the target's own answers, "
-        f"{{environment[processor]}}. From most entropy to least: {', '.join(sees[name] for name in found)}; the order of the "
-        f"notes {'holds' if found == list(sees) else 'does not hold'} here."
+        f"{{environment[processor]}}. From most entropy to least: {', '.join(inputs[name] for name in found)}; the order of the "
+        f"notes {'holds' if found == list(inputs) else 'does not hold'} here."
     )
-    rows = [{"sees": sees.get(row["name"]) or CONTROLS[row["name"].split()[-2]], **row} for row in named(part["models"])]
+    rows = [{"input": inputs.get(row["name"]) or CONTROLS[row["name"].split()[-2]], **row} for row in named(part["models"])]
     return f"{filled(text, part)}\n\n{table_of(rows, ENTROPY)}"
 
 
