@@ -72,6 +72,7 @@ def test_the_page_fits_and_names_the_ceiling(
         (["--profile", "h200-7b", "--tokens", "30", "--link", "0"], "--link"),
         (["--profile", "h200-7b", "--tokens", "30", "--accept-share", "1.1"], "--accept-share"),
         (["--profile", "h200-7b", "--tokens", "30", "--accept-share", "nan"], "--accept-share"),
+        (["--target", "nowhere", "--tokens", "30", "--accept-share", "0.5"], "nowhere"),
         (["--tokens", "30", "--pair", "nowhere"], "no pair 'nowhere'"),
         (["--tokens", "30", "--pair", ""], "no pair ''"),
         (["--tokens", "30", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),

@@ -88,10 +88,11 @@ def _of_pair(
     assuming: tuple[float | None, float | None],
 ) -> dict[str, Any]:
     (questions, limit), (link, accept_share) = asking, assuming
-    from eventspec.pairs.names import AUTO, BASELINE, CHOICES
+    from eventspec.pairs.names import AUTO, BASELINE, CHOICES, SKIP
     from eventspec.recordings.qa import read_questions
 
-    models.check([BASELINE, *(CHOICES[name][-1] for name in chosen.given)], chosen)
+    wanted = [BASELINE] if accept_share is None else [BASELINE, SKIP]
+    models.check([*wanted, *(CHOICES[name][-1] for name in chosen.given)], chosen)
     given = None if questions is None else read_questions(questions, limit, reading.open)
     announced(f"measuring {models.name} here, which takes about half a minute")
     with waiting("loading the models"):

@@ -285,8 +285,8 @@ def entropy(results: Results) -> str:
     found = sorted(inputs, key=lambda name: -float(part["models"][name]["entropy"][0]))
     text = (
         f"n = {{n}} held-out questions about {{recordings}} scenes, {tokens} tokens of the target's own answers, "
-        f"{{environment[processor]}}. From most entropy to least: {', '.join(inputs[name] for name in found)}; the order of the "
-        f"notes {'holds' if found == list(inputs) else 'does not hold'} here."
+        f"{{environment[processor]}}. From most entropy to least: {', '.join(inputs[name] for name in found)}; the order of "
+        f"the notes {'holds' if found == list(inputs) else 'does not hold'} here."
     )
     rows = [{"input": inputs.get(row["name"]) or CONTROLS[row["name"].split()[-2]], **row} for row in named(part["models"])]
     return f"{filled(text, part)}\n\n{table_of(rows, ENTROPY)}"
