@@ -94,3 +94,72 @@ def test_rounds_that_begin_with_a_draft_are_those_nobody_waited_for() -> None:
     trace.rounds += [made(4, 0.5), made(4, 0.01), made(4, 0.2), made(0, 0.0), made(4, 0.0)]
     assert ready_rounds(trace) == {"drafted_rounds": 3, "ready_rounds": 2}
     assert ready_rounds(Trace()) == {"drafted_rounds": 0, "ready_rounds": 0}
+
+
+EVENT_ROWS = 70
+"""Of the bundled event drafter: five pictures, and 8 x 8 patches with CLS."""
+
+
+@pytest.mark.parametrize("method", ["cross-modal", "hybrid", "cascade", "event-eagle", "aligned", "skip-encode"])
+def test_usage_tells_the_drafters_rows_where_it_has_a_vision_of_its_own(pair: es.Pair, method: str) -> None:
+    """And its encode time; for a second question the rows are there, and no time was spent on them."""
+    context = pair.open(CLIP)
+    first, second = (context.ask(question, method=method, max_new_tokens=8) for question in ("What is ahead?", "Is it dark?"))
+    for found in (first, second):
+        assert found.as_json()["usage"]["drafter_rows"] == found.drafter_rows == EVENT_ROWS
+    times = first.as_json()["timing_ms"]
+    assert 0 < times["drafter_projector"] < times["drafter_vision"]
+    assert second.as_json()["timing_ms"]["drafter_vision"] is None
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "eagle", "hybrid-blind", "prior"])
+def test_who_sees_nothing_of_its_own_has_no_rows(pair: es.Pair, method: str) -> None:
+    """The control of the test above: a head reads the target's rows, a text none."""
+    told = es.generate(pair, CLIP, "What is ahead?", method=method, max_new_tokens=8).as_json()
+    assert told["usage"]["drafter_rows"] is None and told["usage"]["visual_tokens"] > 0
+    assert told["timing_ms"]["drafter_vision"] is None and told["timing_ms"]["drafter_projector"] is None
+
+
+def test_the_projector_is_a_part_of_the_vision_encoding(pair: es.Pair) -> None:
+    found = es.generate(pair, CLIP, "What is ahead?", method="cross-modal")
+    for lane in ("target", "drafter"):
+        (whole,) = (span for span in found.trace.spans if (span.stage, span.lane) == ("vision", lane))
+        (part,) = (span for span in found.trace.spans if (span.stage, span.lane) == ("projector", lane))
+        assert whole.start < part.start < part.end <= whole.end
+
+
+def test_post_processing_is_from_the_last_verdict_to_the_text(pair: es.Pair) -> None:
+    """Of an answer that a stop string cuts, and of one that was followed as updates, too."""
+    asking = es.ask.generation(pair, CLIP, "Describe the scene.", "prior", stop_strings="left")
+    list(asking.updates())
+    for found in (asking.result(), es.generate(pair, CLIP, "Describe the scene.", method="prior")):
+        trace, times = found.trace, found.as_json()["timing_ms"]
+        (span,) = (one for one in trace.spans if one.stage == "post-processing")
+        last = max(one.end for one in trace.spans if one.round is not None)
+        assert last <= span.start + 1e-3 and abs(last - span.start) < 1e-3 and span.end <= trace.marks["end"]
+        assert 0 < times["postprocessing"] < times["decode"]
+        assert "".join(made.text for made in trace.rounds) == found.text
+    assert not found.text.startswith("left")
+
+
+def test_on_a_gpu_the_projector_is_timed_by_events_in_its_queue(pair: es.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With events that stand for CUDA's, 1 ms apart: times count back from the end that is waited for anyway."""
+
+    class Event:
+        count = 0
+
+        def __init__(self) -> None:
+            Event.count += 1
+            self.at = float(Event.count)
+
+        def elapsed_time(self, later: Event) -> float:
+            return later.at - self.at
+
+    monkeypatch.setattr("eventspec.models.prompt._moment", lambda like: Event())
+    waits = list[object]()
+    monkeypatch.setattr("eventspec.models.prompt.arrived", waits.append)
+    trace = es.generate(pair, CLIP, "What is ahead?", method="autoregressive", max_new_tokens=2).trace
+    (whole,) = (span for span in trace.spans if span.stage == "vision")
+    (part,) = (span for span in trace.spans if span.stage == "projector")
+    assert (part.start, part.end) == (pytest.approx(whole.end - 2e-3), pytest.approx(whole.end - 1e-3))
+    assert len(waits) == 1, "the vision encoding's own"

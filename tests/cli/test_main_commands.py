@@ -20,8 +20,8 @@ from eventspec.recordings import Recording, write_native
 
 REAL = DATA / "clips/davis346_traffic_1s"
 STAGES = {
-    "drafter_vision", "drafter_prefill", "target_vision", "target_prefill", "transfer",
-    "first_provisional", "first_committed", "decode", "total",
+    "drafter_vision", "drafter_projector", "drafter_prefill", "target_vision", "target_projector", "target_prefill", "transfer",
+    "first_provisional", "first_committed", "decode", "postprocessing", "total",
 }  # fmt: skip
 
 

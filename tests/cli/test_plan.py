@@ -20,6 +20,21 @@ def test_a_profile_is_predicted_and_says_so(name: str, capsys: pytest.CaptureFix
     assert {"total_ms", "speedup", "tau", "share_of_ceiling", "acceptance_source"} <= set(found["methods"]["cross-modal"])
 
 
+def test_a_share_of_accepted_answers_gives_a_lossy_row(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "--profile", "h200-7b-measured", "--tokens", "30"]
+    assert run([*asked, "--json"]) == 0
+    assert "skip-encode" not in json.loads(capsys.readouterr().out)["methods"], "nothing is known of what it would accept"
+    for share in (0.0, 0.868, 1.0):
+        assert run([*asked, "--accept-share", str(share), "--json"]) == 0
+        row = json.loads(capsys.readouterr().out)["methods"]["skip-encode"]
+        cases = row["skipping"]
+        assert (row["lossless"], cases["accept_share"], cases["judges"]) == (False, share, "rows")
+        between = share * cases["accepted_ms"] + (1 - share) * cases["rejected_ms"]
+        assert row["total_ms"] == pytest.approx(between, abs=1e-3)
+    assert run([*asked, "--accept-share", "0.5"]) == 0
+    assert "skip-encode, LOSSY: 50% of the answers" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_link_between_two_devices_is_assumed_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--profile", "h200-7b", "--tokens", "30", "--link", "50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -55,6 +70,9 @@ def test_the_page_fits_and_names_the_ceiling(
         (["--tokens", "30", "--profile", "h200-7b", "--limit", "3"], "--limit"),
         (["--tokens", "0", "--profile", "h200-7b"], "--tokens"),
         (["--profile", "h200-7b", "--tokens", "30", "--link", "0"], "--link"),
+        (["--profile", "h200-7b", "--tokens", "30", "--accept-share", "1.1"], "--accept-share"),
+        (["--profile", "h200-7b", "--tokens", "30", "--accept-share", "nan"], "--accept-share"),
+        (["--target", "nowhere", "--tokens", "30", "--accept-share", "0.5"], "nowhere"),
         (["--tokens", "30", "--pair", "nowhere"], "no pair 'nowhere'"),
         (["--tokens", "30", "--pair", ""], "no pair ''"),
         (["--tokens", "30", "--questions", "nowhere.jsonl"], "nowhere.jsonl does not exist"),

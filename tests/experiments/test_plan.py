@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from eventspec.align.acceptance import Calibrated, Predictor
+from eventspec.align.substitute import FEATURES, SubstitutedTarget
 from eventspec.core import BadInput
 from eventspec.costs.fit import measure_link
 from eventspec.experiments.figures import Row
@@ -24,6 +28,7 @@ from eventspec.experiments.plan import (
     profile,
     rule_of_thumb,
 )
+from eventspec.experiments.skipping import Skipping
 from eventspec.experiments.stages import held_out_error, measure, profile_of, stages_of, street_questions
 from eventspec.pairs import load_pair
 
@@ -217,9 +222,72 @@ def test_every_lossless_method_of_the_bundled_pair_is_predicted() -> None:
     with load_pair("nano", fit=False) as pair, street_questions(2) as asked:
         found = measure(pair, asked).outlook(40)
     assert not any(question.recording.exists() for question in asked), "the clips are gone behind it"
-    assert set(found["methods"]) == {name for name, m in pair.methods.items() if m.target.lossless and name != "auto"}
+    lossless = {name for name, m in pair.methods.items() if m.target.lossless and name != "auto"}
+    assert set(found["methods"]) == {*lossless, "skip-encode"}
+    assert {name for name, row in found["methods"].items() if row["lossless"]} == lossless
+    skipping = found["methods"].pop("skip-encode")
+    assert 0 < skipping["skipping"]["accept_share"] < 1 and "at a risk of 0.05" in skipping["acceptance_source"]
+    assert skipping["skipping"]["accepted_ms"] < skipping["total_ms"] < skipping["skipping"]["rejected_ms"]
     assert {BASE, "hybrid", "cross-modal"} <= set(found["methods"])
     assert all(ms > 0 for ms in found["stages_ms"].values())
     assert all(row["total_ms"] > 0 and "2 answers" in row["acceptance_source"] for row in found["methods"].values())
     assert found["methods"][BASE]["speedup"] == 1.0
     assert (found["answers"], found["recordings"]) == (2, ["clip_000000", "clip_000001"])
+
+
+def skipped(tokens: int, each: float, stands: bool) -> Row:
+    """Of skip-encode: event rows after 6 ms, read in 4, and `each` a token; where it does not stand, the target's 40 ms and 1 a
+    token after them."""
+    there = 10.0 + (tokens - 1) * each
+    first = there if stands else there + 40.0
+    decode = 0.0 if stands else (tokens - 1) * 1.0
+    times = {"drafter_vision": 6.0, "first_committed": first, "decode": decode, "total": first + decode}
+    return {"token_ids": [0] * tokens, "skipped": stands, "timing_ms": times, "crossed": {"tensors": 1, "bytes": 1000}}
+
+
+def skipping_of(stands: Sequence[bool], share: float | None) -> Skipping | None:
+    aligned = {"timing_ms": {"drafter_prefill": 4.0}}
+    rows = [
+        {BASE: answer(n, n, 0, 40.0, 2.0), "aligned": aligned, "skip-encode": skipped(n, 0.5, yes)}
+        for n, yes in zip((9, 17, 33), stands, strict=True)
+    ]
+    predictor = Predictor(FEATURES, (0.0,) * 5, (1.0,) * 5, (0.0,) * 5, 0.0)
+    known, right = np.array([0.9] * 60 + [0.1] * 40), np.zeros(100, bool)
+    calibrated = Calibrated(predictor, known, ~right & (known < 0.5), np.arange(100), 9.0)
+    target = SubstitutedTarget(None, SimpleNamespace(devices=("cpu", "cpu")), calibrated, 0.05, "fine")  # type: ignore[arg-type]
+    pair = SimpleNamespace(method=lambda name: SimpleNamespace(target=target), workers=SimpleNamespace(placement="one"))
+    return Skipping.of_pair(pair, rows, stages_of(rows), share)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stands", [(True, False, True), (False, False, False), (True, True, True)])
+def test_skip_encode_is_predicted_by_its_calibration(stands: tuple[bool, ...]) -> None:
+    """E = T_event + T_align + decode, and of those that do not stand the target's own time after it: the law of the rows is
+    found whichever of them stood, and P(accept) is the calibration's, not theirs."""
+    found, stages = skipping_of(stands, None), StageTimes(vision=10.0, prefill=30.0, step=2.0)
+    assert found is not None and found.share == 0.6, "of 100 answers 60 are at least as sure as the threshold"
+    assert (found.rows, found.prefill, found.each) == (6.0, 4.0, pytest.approx(0.5))
+    total, accepted, rejected = found.times(stages, 21)
+    later = 2.0 if all(stands) else 1.0  # plain decoding, as far as is known
+    assert accepted == pytest.approx(6 + 4 + 20 * 0.5)
+    assert rejected == pytest.approx(accepted + 40 + 20 * later)
+    assert total == pytest.approx(0.6 * accepted + 0.4 * rejected)
+    row = found.row(stages, 21, Link.assumed(1.0))
+    assert (row["lossless"], row["tau"], row["acceptance"], row["transfer_bytes"]) == (False, None, None, 1000)
+    assert row["speedup"] == pytest.approx(80 / total, abs=1e-4)
+    assert row["skipping"]["accepted_speedup"] == pytest.approx(80 / 20.0, abs=1e-4)
+    given = skipping_of(stands, 0.25)
+    assert given is not None and (given.share, given.source) == (0.25, "--accept-share")
+
+
+def test_without_a_calibration_skip_encode_is_predicted_for_a_share_that_is_given() -> None:
+    rows = answers([9, 9])
+    assert Skipping.of_pair(None, rows, stages_of(rows), None) is None  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="--accept-share: the pair has no calibrated adapter"):
+        Skipping.of_pair(None, rows, stages_of(rows), 0.5)  # type: ignore[arg-type]
+    # 002: 568 ms of vision, 104 of projector, 2040 of decoding; 66 ms for the events, 1 for the adapter.
+    notes = StageTimes(vision=568.0, prefill=104.0, step=2040 / 99, drafter_vision=66.0, drafter_prefill=104.0)
+    total, accepted, rejected = Skipping.of_profile(notes, 0.868).times(notes, 100)
+    assert (accepted, rejected) == (pytest.approx(2211.0), pytest.approx(2712.0 + 67.0))
+    assert total == pytest.approx(2211.0 + 0.132 * 568)
+    with pytest.raises(BadInput, match="the event model was not timed"):
+        Skipping.of_profile(replace(notes, drafter_vision=None), 0.5)

@@ -51,7 +51,7 @@ def plain(pair: Pair, *asked: Any, temperature: float = 0.0) -> list[int]:
 
 
 @pytest.mark.parametrize("head", ["eagle", "eagle1", "eagle3", "specvlm"])
-@pytest.mark.parametrize("tree", ["dynamic", "static", "published", "chain"])
+@pytest.mark.parametrize("tree", ["dynamic", "static", "published", "chain", "eagle2"])
 @pytest.mark.parametrize(("scenes", "most"), [(1, 2), pytest.param(2, 5, marks=pytest.mark.long)])
 def test_every_head_in_every_tree_gives_the_targets_answer(pair: Pair, head: str, tree: str, scenes: int, most: int) -> None:
     with_it, rounds, said = pair.with_head(f"{head}:{tree}"), 0, 0

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import eventspec as es
 from eventspec.compress.elastic import FRUGAL, SELECT, WEIGHTED, Elastic, Option
 from eventspec.drafters import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, load_head
 from eventspec.drafters.heads import RECIPES, TargetSizes
@@ -24,6 +25,7 @@ from eventspec.models.session import LanguageTarget
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import LlamaConfig
 from eventspec.nn.llama import rope_tables
+from eventspec.pairs.pair_file import DATA
 from eventspec.train.data import Branch, pack
 from eventspec.train.distillation import HeadTraining, acceptance_rates, count_rounds, head_losses, ranked
 from eventspec.train.gating import Outcomes, fit, tried
@@ -363,3 +365,7 @@ def test_a_small_run_gives_a_pair_with_heads(tmp_path: Path) -> None:
     assert all(load_head(where, pair.target.language).rates for where in pair.parts.heads.values())
     told = json.loads((folder / "heads.json").read_text())["calibration"]["tau"]
     assert all(np.isfinite(list(told.values())))
+    with_it = pair.with_head("spec-llava").drafting("always")  # which the bundled pair has not
+    clip, settings = DATA / "clips/street_scene", {"max_new_tokens": 12}
+    drafted, plain = (es.generate(with_it, clip, "What is ahead?", name, **settings) for name in ("eagle", "autoregressive"))
+    assert drafted.token_ids == plain.token_ids and drafted.trace.drafted > 0

@@ -199,6 +199,7 @@ class SubstitutedContext(Context):
             if item.name not in _FREE and getattr(sampling, item.name) != getattr(plain, item.name):
                 raise BadInput(f"the risk of skip-encode was calibrated on plain greedy answers: leave out {item.name}")
         drafted = self._drafted(question, trace)
+        trace.sizes["drafter"] = drafted.sizes.get("visual", 0)
         probability = owner.probability(drafted)
         trace.skipped = drafted.features is not None and probability >= owner.threshold
         if not trace.skipped:
@@ -231,7 +232,8 @@ class SubstitutedContext(Context):
         if self._aligned is None and self.media.events is not None:
             own = trace.beside()
             self._aligned = substitute.aligned.encode(self.media, own)
-            trace.spans += [replace(span, lane=lane) for span in own.spans if span.stage == "transfer"]
+            # The event model's vision is the drafter's, whoever's thread it ran on: the target saw no frame.
+            trace.spans += [replace(span, lane=lane if span.stage == "transfer" else "drafter") for span in own.spans]
             trace.crossed += own.crossed
         drafted = known[question] = substitute.answer(self.media, question, self._aligned)
         if len(known) > KEPT:

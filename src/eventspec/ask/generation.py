@@ -143,16 +143,13 @@ class Generation:
             except KeyboardInterrupt:
                 self.cancel()  # its result is not wanted any more, and the next question waits
                 raise
-        outcome, request = self._outcome, self.request
+        outcome = self._outcome
         if outcome is None:
             raise RuntimeError("this question failed when it ran; ask it again")
         rows, visual = self.trace.sizes.get("prompt", 0), self.trace.sizes.get("visual", 0)
-        parts = texts_of([made.tokens for made in self.trace.rounds], self.decode, request.sampling.stop_strings)
-        for made, part in zip(self.trace.rounds, parts, strict=True):
-            made.text = part
         where, lossless = (self.trace.device_plan, self.pair.workers.devices), self.method.target.lossless
         about = (self.name, self.chosen, lossless, outcome.finish_reason, rows - visual, visual, *where, self.trace)
-        return Result("".join(parts), outcome.token_ids, *about)
+        return Result("".join(made.text for made in self.trace.rounds), outcome.token_ids, *about)
 
     def begin(self, emit: Emit = ignore) -> Decoding:
         """The answer in the making, for a scheduler. On the target's lane; `end` takes what comes of it."""
@@ -169,8 +166,14 @@ class Generation:
 
     def end(self, decoding: Decoding) -> Outcome:
         """What came of the answer, which has ended; raises what it failed with."""
-        self._outcome = decoding.outcome()
+        outcome, rounds = decoding.outcome(), self.trace.rounds
+        parts = texts_of([made.tokens for made in rounds], self.decode, self.request.sampling.stop_strings)
+        for made, part in zip(rounds, parts, strict=True):
+            made.text = part
+        if rounds:  # from the last verdict on
+            self.trace.span("post-processing", "target", rounds[-1].began + rounds[-1].seconds)
         self.trace.mark("end")
+        self._outcome = outcome
         self._note(self.method.target.limits.rounding)
         self._learn(self._outcome)
         return self._outcome

@@ -42,6 +42,12 @@ class Result:
     """Where `target` and `drafter` ran: cpu, cuda:1, ..."""
     trace: Trace
 
+    @property
+    def drafter_rows(self) -> int | None:
+        """Visual rows that the drafter's own language model read, after a vision of its own; None where no such drafter took
+        part. How long they took to encode is `timing_ms.drafter_vision`."""
+        return self.trace.sizes.get("drafter")
+
     def __repr__(self) -> str:
         text = repr(self.text if len(self.text) <= 120 else f"{self.text[:117]}...")
         lossy, total = "" if self.lossless else ", lossy", timing(self.trace)["total"]
@@ -94,6 +100,7 @@ class Result:
             "usage": {
                 "prompt_tokens": self.prompt_tokens,
                 "visual_tokens": self.visual_tokens,
+                "drafter_rows": self.drafter_rows,
                 "completion_tokens": len(self.token_ids),
             },
             "timing_ms": timing(self.trace),
@@ -139,12 +146,15 @@ def timing(trace: Trace) -> dict[str, float | None]:
     return {
         "drafter_vision": stage("vision", "drafter"),
         "drafter_prefill": stage("prefill", "drafter") or stage("drafter prefill", "target"),
+        "drafter_projector": stage("projector", "drafter"),
         "target_vision": stage("vision", "target"),
+        "target_projector": stage("projector", "target"),
         "target_prefill": stage("prefill", "target"),
         "transfer": stage("transfer", *get_args(Lane)),
         "first_provisional": mark("first_provisional"),
         "first_committed": mark("first_committed"),
         "decode": decode,
+        "postprocessing": stage("post-processing", "target"),
         "total": mark("end"),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,13 +17,19 @@ from eventspec.errors import BadInput, several
 
 USUAL_LIMIT = 20
 """Questions that a pair is measured with."""
-PREDICTING = ("tokens", "profile", "link", "as_json")
+PREDICTING = ("tokens", "profile", "link", "accept_share", "as_json")
 """What counts for a machine that is not here."""
 Profile = Annotated[str | None, typer.Option(help="Or predict another machine by name, e.g. rtx4090-nf4-7b or h200-7b.")]
 GigabytesPerSecond = Annotated[
     float | None,
     typer.Option(
         "--link", min=0.01, max=1e5, help="GB/s to assume between two devices; default: as measured where there are two, or 25."
+    ),
+]
+AcceptShare = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, help="Share of answers that skip-encode takes from events alone; default: by the pair's calibration."
     ),
 ]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many questions; 0 = all.")]
@@ -38,25 +45,38 @@ def plan(
     questions: Annotated[Path | None, options.path("Measure with these, a qa.jsonl; default: rendered street scenes.")] = None,
     limit: Limit = USUAL_LIMIT,
     link: GigabytesPerSecond = None,
+    accept_share: AcceptShare = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every method's time and speedup for an answer of N tokens, beside the ceiling of all lossless methods."""
+    if accept_share is not None and isnan(accept_share):
+        raise BadInput("--accept-share nan: give a share from 0 to 1")
     if profile is not None and (measuring := [name for name in options.given(context) if name not in PREDICTING]):
         named = " and ".join(map(options.typed, measuring))
         raise BadInput(f"{named}: for measuring here, and --profile is another machine: leave one of them out")
     if profile is not None:
-        from eventspec.experiments import plan as plans
-
-        machine = plans.profile(profile)
-        about = {"profile": profile, "about": machine.about, "stages_source": machine.source}
-        assumed = None if link is None else plans.Link.assumed(link)
-        found = {**about, **plans.outlook(machine.stages, plans.methods_of(machine, tokens), tokens, assumed)}
+        found = _of_profile(profile, tokens, link, accept_share)
     else:
-        found = _of_pair(models, chosen, reading, (questions, limit), tokens, link)
+        found = _of_pair(models, chosen, reading, (questions, limit), tokens, (link, accept_share))
     if as_json:
         options.print_found(found, True)
     else:
         _print(found)
+
+
+def _of_profile(name: str, tokens: int, link: float | None, accept_share: float | None) -> dict[str, Any]:
+    from eventspec.experiments import plan as plans
+
+    machine = plans.profile(name)
+    about = {"profile": name, "about": machine.about, "stages_source": machine.source}
+    assumed = plans.Link.assumed(plans.USUAL_LINK if link is None else link)
+    found = {**about, **plans.outlook(machine.stages, plans.methods_of(machine, tokens), tokens, assumed)}
+    if accept_share is not None:
+        from eventspec.experiments.skipping import Skipping
+        from eventspec.pairs.names import SKIP
+
+        found["methods"][SKIP] = Skipping.of_profile(machine.stages, accept_share).row(machine.stages, tokens, assumed)
+    return found
 
 
 def _of_pair(
@@ -65,13 +85,14 @@ def _of_pair(
     reading: Reading,
     asking: tuple[Path | None, int],
     tokens: int,
-    link: float | None,
+    assuming: tuple[float | None, float | None],
 ) -> dict[str, Any]:
-    questions, limit = asking
-    from eventspec.pairs.names import AUTO, BASELINE, CHOICES
+    (questions, limit), (link, accept_share) = asking, assuming
+    from eventspec.pairs.names import AUTO, BASELINE, CHOICES, SKIP
     from eventspec.recordings.qa import read_questions
 
-    models.check([BASELINE, *(CHOICES[name][-1] for name in chosen.given)], chosen)
+    wanted = [BASELINE] if accept_share is None else [BASELINE, SKIP]
+    models.check([*wanted, *(CHOICES[name][-1] for name in chosen.given)], chosen)
     given = None if questions is None else read_questions(questions, limit, reading.open)
     announced(f"measuring {models.name} here, which takes about half a minute")
     with waiting("loading the models"):
@@ -88,7 +109,7 @@ def _of_pair(
         nullcontext(given) if given is not None else street_questions(limit) as asked,
         counted("measuring") as show,
     ):
-        measured = measure(ready, asked, show, reading.open)
+        measured = measure(ready, asked, show, reading.open, accept_share)
         about = f"pair {ready.name}, {described_placement(ready.workers.placement, ready.workers.apart)}"
     names, kind = measured.recordings, "recordings" if given is not None else "clips of the synthetic street"
     about_what = names[0] if len(names) == 1 else f"{len(names)} {kind}"
@@ -131,10 +152,21 @@ def _print(found: dict[str, Any]) -> None:
     for head in ("total ms", "speedup", "of ceiling", "tau", "acceptance", *(["error"] if errors else [])):
         table.add_column(head, justify="right", overflow="fold")
     for name, row in methods.items():
-        cells = [f"{row['total_ms']:.1f}", f"{row['speedup']:.2f}x", f"{row['share_of_ceiling']:.0%}", f"{row['tau']:.2f}"]
+        tau = "-" if row["tau"] is None else f"{row['tau']:.2f}"
+        cells = [f"{row['total_ms']:.1f}", f"{row['speedup']:.2f}x", f"{row['share_of_ceiling']:.0%}", tau]
         shares = [row["acceptance"], *([row["error"]] if errors else [])]
-        table.add_row(name, *cells, *("-" if share is None else f"{share:.0%}" for share in shares))
+        marked = name if row["lossless"] else f"{name}, LOSSY"
+        table.add_row(marked, *cells, *("-" if share is None else f"{share:.0%}" for share in shares))
     page.print(table)
+    for name, row in methods.items():
+        if (cases := row.get("skipping")) is not None:
+            best, worst = (
+                f"{cases[f'{case}_ms']:.1f} ms, {cases[f'{case}_speedup']:.2f}x" for case in ("accepted", "rejected")
+            )
+            page.print(
+                f"{name}, LOSSY: {cases['accept_share']:.0%} of the answers taken from events alone "
+                f"({row['acceptance_source']}): {best}; the others {worst}"
+            )
     if errors:
         page.print("error: of the predicted time, the median over answers that the prediction was not made of")
         page.print("acceptance depends on what is seen and asked: give --questions of your own for yours")

@@ -31,8 +31,8 @@ train = App(help="Train the models that ship with eventspec, or your own of thei
 HeadNames = Annotated[
     list[str] | None,
     typer.Option(
-        help="By default eagle, eagle1, eagle3 and specvlm; also frugal, weighted, concat, hivis, msd, vispec, dream and "
-        "massv. Repeatable."
+        help="By default eagle, eagle1, eagle3 and specvlm; also frugal, weighted, concat, hivis, msd, vispec, dream, "
+        "massv and spec-llava. Repeatable."
     ),
 ]
 BeginWith = Annotated[

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from eventspec.errors import check_scale
 from eventspec.models import configuration as fields
+from eventspec.models.prompt import projected
 from eventspec.models.video_llava import VideoLlava, VideoLlavaConfig
 from eventspec.nn import Projector
 from eventspec.nn.linear import Linear
@@ -122,5 +123,5 @@ class Packer(nn.Module):
 
 def packed_rows(model: VideoLlava, packer: Packer, pixels: Tensor) -> Tensor:
     """Frames float [K, 3, S, S] -> packed rows [K * rows, D] in frame order."""
-    rows: Tensor = packer(model.tower.outputs(pixels, packer.config.layers)).flatten(0, 1)
-    return rows
+    layers = model.tower.outputs(pixels, packer.config.layers)
+    return projected(lambda last: packer(layers).flatten(0, 1), layers[-1])

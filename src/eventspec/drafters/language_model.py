@@ -376,6 +376,7 @@ class LanguageDrafter(Drafter):
             self._seen[request.media] = self.encoder.encode(request.media, trace, "drafter"), Prefix(self.encoder.language)
         visual, prefix = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
+        trace.sizes["drafter"] = prompt.visual[1] - prompt.visual[0]
         began = trace.now()
         session = self._draft(prompt, prefix, request, trace)
         self._drafts[id(request)] = session

@@ -181,18 +181,18 @@ def outlook(stages: StageTimes, methods: Mapping[str, MethodProfile], tokens: in
         "tokens": tokens,
         "predicted": True,
         "stages_ms": {
-            "target_vision": _short(stages.vision),
-            "target_prefill": _short(stages.prefill),
-            "target_step": _short(stages.step),
-            "drafter_vision": _short(stages.drafter_vision),
-            "drafter_prefill": _short(stages.drafter_prefill),
-            "drafter_step": _short(stages.drafter_step),
+            "target_vision": shortened(stages.vision),
+            "target_prefill": shortened(stages.prefill),
+            "target_step": shortened(stages.step),
+            "drafter_vision": shortened(stages.drafter_vision),
+            "drafter_prefill": shortened(stages.drafter_prefill),
+            "drafter_step": shortened(stages.drafter_step),
         },
-        "verify_curve": {str(length): _short(cost) for length, cost in stages.verify_curve},
-        "free_draft_tokens": _short(free),
-        "link": {"gb_s": _short(link.bytes_per_second / 1e9), "tensor_ms": _short(link.ms(1, 0)), "source": link.source},
-        "prefill_share": _short(stages.prefill_share(tokens)),
-        "ceiling": _short(stages.ceiling(tokens)),
+        "verify_curve": {str(length): shortened(cost) for length, cost in stages.verify_curve},
+        "free_draft_tokens": shortened(free),
+        "link": {"gb_s": shortened(link.bytes_per_second / 1e9), "tensor_ms": shortened(link.ms(1, 0)), "source": link.source},
+        "prefill_share": shortened(stages.prefill_share(tokens)),
+        "ceiling": shortened(stages.ceiling(tokens)),
         "rule_of_thumb": rule_of_thumb(stages.prefill_share(tokens), fastest, drafting.get(fastest or "", 0.0)),
         "methods": predicted,
     }
@@ -219,25 +219,26 @@ def _prediction(stages: StageTimes, method: MethodProfile, tokens: int, link: Li
     speedup = stages.autoregressive(tokens) / total
     return {
         "predicted": True,
-        "total_ms": _short(total),
-        "speedup": _short(speedup),
-        "share_of_ceiling": _short(speedup / stages.ceiling(tokens)),
-        "tau": _short(tokens / (method.first_rounds + rounds)),
-        "acceptance": _short(method.acceptance),
+        "lossless": True,
+        "total_ms": shortened(total),
+        "speedup": shortened(speedup),
+        "share_of_ceiling": shortened(speedup / stages.ceiling(tokens)),
+        "tau": shortened(tokens / (method.first_rounds + rounds)),
+        "acceptance": shortened(method.acceptance),
         "acceptance_source": method.source,
-        "head_start_tokens": _short(sum(share * min(tokens, committed) for share, committed in method.head_start)),
-        "head_start_ms": _short(method.begin),
-        "later_rounds": _short(rounds),
-        "round_ms": _short(method.round),
-        "round_tokens": _short(method.tau),
+        "head_start_tokens": shortened(sum(share * min(tokens, committed) for share, committed in method.head_start)),
+        "head_start_ms": shortened(method.begin),
+        "later_rounds": shortened(rounds),
+        "round_ms": shortened(method.round),
+        "round_tokens": shortened(method.tau),
         "transfer_bytes": round(method.crossed[1]),
-        "transfer_ms": _short(link.ms(*method.crossed)),
+        "transfer_ms": shortened(link.ms(*method.crossed)),
         "device_plan": method.device_plan,
         "best_case": method.best_case,
     }
 
 
-def _short(value: float | None) -> float | None:
+def shortened(value: float | None) -> float | None:
     """Four decimals are more than was measured."""
     return None if value is None else round(value, 4)
 

@@ -10,16 +10,17 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from eventspec.core import Budget, Trace
+from eventspec.core import Budget, Sampling, Trace
 from eventspec.costs.fit import measure_level, measure_link, measure_verify, request, session_of
 from eventspec.experiments.arms import Arm, Recordings, interleaved
 from eventspec.experiments.compare import environment
 from eventspec.experiments.figures import Row, column
 from eventspec.experiments.names import BASE
-from eventspec.experiments.plan import Link, MethodProfile, StageTimes, outlook
+from eventspec.experiments.plan import USUAL_LINK, Link, MethodProfile, StageTimes, outlook
+from eventspec.experiments.skipping import Skipping
 from eventspec.experiments.statistics import mean, ratio_of_sums
 from eventspec.pairs import Pair
-from eventspec.pairs.names import EVENT_METHOD
+from eventspec.pairs.names import EVENT_METHOD, SKIP
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Opening, Question, read_questions
 from eventspec.scenes.writer import QA_NAME, write_scenes
@@ -47,12 +48,17 @@ class Measured:
     environment: Mapping[str, Any]
     link: Link | None
     """Between the models' devices, where they are two."""
+    skipping: Skipping | None = None
+    """The lossy skip-encode, where something is known of what it accepts."""
 
     def outlook(self, tokens: int, assumed: Link | None = None) -> dict[str, Any]:
         """As `plan.outlook`, and what it was made of. `assumed`: another link between two devices than the real one."""
-        found = outlook(self.stages, self.methods, tokens, assumed or self.link)
+        link = assumed or self.link or Link.assumed(USUAL_LINK)
+        found = outlook(self.stages, self.methods, tokens, link)
         for name, row in found["methods"].items():
             row["error"] = self.errors[name]
+        if self.skipping is not None:
+            found["methods"][SKIP] = {**self.skipping.row(self.stages, tokens, link), "error": None}
         made_of = {"answers": self.answers, "recordings": list(self.recordings), "environment": dict(self.environment)}
         return {**found, **made_of}
 
@@ -72,24 +78,30 @@ def measure(
     questions: list[Question],
     progress: Callable[[int, int], None] = lambda done, total: None,
     opening: Opening = Recording.open,
+    accept_share: float | None = None,
 ) -> Measured:
-    """Ask every question with every lossless method, interleaved, and time V(k) and a step of the event drafter."""
+    """Ask every question with every lossless method and with skip-encode, interleaved, and time V(k) and a step of the event
+    drafter. `accept_share`: as `Skipping.of_pair`."""
     # A method that chooses has no rounds of its own: it is as fast as what it chooses.
     usual = [name for name, method in pair.methods.items() if method.target.lossless and method.choice is None]
-    arms = [Arm(name, name, pair) for name in usual]
+    sampling = pair.tokens.usual
+    greedy = sampling == Sampling(max_new_tokens=sampling.max_new_tokens)  # skip-encode was calibrated on no other answers
+    lossy = [SKIP] if SKIP in pair.methods and greedy else []
+    arms = [Arm(name, name, pair) for name in (*usual, *lossy)]
     rows: list[dict[str, Row]] = []
-    for _, found in interleaved(arms, Recordings(questions, opening), questions, pair.tokens.usual):
+    for _, found in interleaved(arms, Recordings(questions, opening), questions, sampling):
         rows.append(found)
         progress(len(rows), len(questions))
     step = pair.workers.start("drafter", lambda: _drafter_step(pair)).result()
     curve = pair.workers.start("target", lambda: measure_verify(session_of(pair.target, 1), CURVE, 6)).result()
     verify = tuple((count, seconds / curve.one) for count, seconds in zip(curve.counts, curve.seconds, strict=True))
     stages = replace(stages_of(rows), drafter_step=step, verify_curve=((1, 1.0), *verify))
-    names, plan = [arm.name for arm in arms], pair.workers.placement
-    methods = {name: profile_of(rows, name, plan) for name in names}
-    errors = {name: held_out_error(rows, name) for name in names}
+    plan = pair.workers.placement
+    methods = {name: profile_of(rows, name, plan) for name in usual}
+    errors = {name: held_out_error(rows, name) for name in usual}
     recordings = tuple(dict.fromkeys(question.recording.name for question in questions))
-    return Measured(stages, methods, errors, len(rows), recordings, environment(pair, ["real"]), link_of(pair))
+    skipping = Skipping.of_pair(pair, rows, stages, accept_share)
+    return Measured(stages, methods, errors, len(rows), recordings, environment(pair, ["real"]), link_of(pair), skipping)
 
 
 def link_of(pair: Pair) -> Link | None:

@@ -24,7 +24,7 @@ from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, Picture, pillow_pixels
-from eventspec.models.prompt import EventEncoder, Vision
+from eventspec.models.prompt import EventEncoder, Vision, projected
 from eventspec.models.shards import EVENTGPT
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.nn.linear import Linear
@@ -76,13 +76,17 @@ class EventGpt(nn.Module):
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Event images float [B * images, 3, S, S] -> event rows [B, event_tokens, D], temporal means first."""
-        return self.pooled(self.adaptor(self.projector(self.tower(pixels))))
+        return projected(lambda features: self.pooled(self.adaptor(self.projector(features))), self.tower(pixels))
 
     def encode_for_drafts(self, pixels: Tensor) -> Tensor:
         """As `encode`, but for rounding: what follows the projector's activation is linear, so the means are taken before it,
         and a fifth of the rows goes through it."""
-        rows: Tensor = self.adaptor(self.projector.linear_2(self.pooled(self.projector.inner(self.tower(pixels)))))
-        return rows
+
+        def project(features: Tensor) -> Tensor:
+            rows: Tensor = self.adaptor(self.projector.linear_2(self.pooled(self.projector.inner(features))))
+            return rows
+
+        return projected(project, self.tower(pixels))
 
     def pooled(self, features: Tensor) -> Tensor:
         """Features float [B * images, tokens, D] -> event rows [B, event_tokens, D]; means in the features' dtype."""

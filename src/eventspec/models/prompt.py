@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -34,12 +36,54 @@ class Prompt:
     visual: tuple[int, int]
 
 
+Moment = float | torch.cuda.Event
+"""A reading of `time.perf_counter`; on a GPU a place in its queue."""
+_PROJECTING: ContextVar[list[tuple[Moment, Moment]] | None] = ContextVar("projecting", default=None)
+"""Of the vision encoding that runs on this thread: when its projector began and ended. A trace would have to go through every
+`see`, and those that nothing times have none."""
+
+
+def projected(project: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
+    """A tower's `features` as rows for a language model. Within `timed_vision` it is the stage `projector`: on a GPU two events
+    in its queue, so that nothing waits for it."""
+    if (laps := _PROJECTING.get()) is None:
+        return project(features)
+    began = _moment(features)
+    rows = project(features)
+    laps.append((began, _moment(features)))
+    return rows
+
+
+def _moment(like: Tensor) -> Moment:
+    """Now, as where a tensor lies counts time."""
+    if not like.is_cuda:
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(like.device))
+    return event
+
+
 def timed_vision(trace: Trace, lane: Lane, encode: Callable[[], Tensor]) -> Tensor:
-    """What vision encoding gives, with its span in the trace."""
-    began = trace.now()
-    visual = encode()
+    """What vision encoding gives, with its span in the trace, and within it those of its projector."""
+    began, laps = trace.now(), list[tuple[Moment, Moment]]()
+    before = _PROJECTING.set(laps)
+    try:
+        visual = encode()
+    finally:
+        _PROJECTING.reset(before)
+    last = _moment(visual)
     arrived(visual)
     trace.span("vision", lane, began)
+    end = trace.spans[-1].end
+
+    def at(moment: Moment) -> float:
+        if isinstance(moment, float):
+            return moment - trace.began
+        assert not isinstance(last, float)  # what was projected on a GPU lies there
+        return end - float(moment.elapsed_time(last)) / 1e3
+
+    for begin, done in laps:
+        trace.span("projector", lane, at(begin), end=at(done))
     return visual
 
 

@@ -22,7 +22,7 @@ from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, Opened, without_memory
 from eventspec.models.pixels import CLIP_MEAN, CLIP_STD, frame_pixels
-from eventspec.models.prompt import FrameEncoder, Frames, Vision
+from eventspec.models.prompt import FrameEncoder, Frames, Vision, projected
 from eventspec.models.shards import VIDEO_LLAVA
 from eventspec.nn import ClipConfig, ClipViT, Llama, LlamaConfig, Projector
 from eventspec.text import Vocabulary
@@ -63,8 +63,7 @@ class VideoLlava(nn.Module):
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Frames float [K, 3, S, S] -> visual rows [K * tokens, D] in frame order."""
-        rows: Tensor = self.projector(self.tower(pixels, self.config.vision_layer)).flatten(0, 1)
-        return rows
+        return projected(self.projector, self.tower(pixels, self.config.vision_layer)).flatten(0, 1)
 
 
 def sources(config: VideoLlavaConfig) -> weights.Sources:

@@ -193,11 +193,13 @@ def grow(
 @dataclass(frozen=True)
 class TreeConfig:
     """How a tree grows: `width` children of every node are looked at and as many nodes of a level are expanded, down to
-    `levels`. `shape` is a fixed tree instead (see `grow`)."""
+    `levels`. `shape` is a fixed tree instead (see `grow`). `whole`: it grows to its last level and gets all its nodes, whatever
+    they cost or promise, an answer's end among those that are expanded."""
 
     width: int = 10
     levels: int = 8
     shape: tuple[Tensor, ...] = ()
+    whole: bool = False
 
     @property
     def rows(self) -> int:

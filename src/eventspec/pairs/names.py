@@ -68,7 +68,7 @@ WANTED = {
 """What a checkpoint that answers does not have by itself: one of these must be chosen for a method; () where none would do."""
 USUAL_TREE = "dynamic"
 """How a head's draft tree grows."""
-TREES = ("dynamic", "published", "chain", "static")
+TREES = ("dynamic", "published", "chain", "eagle2", "static")
 """What heads know, but for the small VLM."""
 BRANCHES = ("prune", "pool", "max", "convolve", "resample", "none")
 """Of the elastic compressor of a head: one may be forced, instead of the one that its gate chooses."""

@@ -24,7 +24,7 @@ from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.eventgpt import EventGpt
-from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing
+from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing, projected
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.names import ACCEPTANCE as ACCEPTANCE
@@ -98,8 +98,8 @@ class Adapters:
         assert vision is not None  # `whole` looked
 
         def see(events: EventSlice) -> Tensor:
-            rows: Tensor = adapter(pooled_layers(drafter, vision.pixels(events), adapter.config.layers))[0]
-            return rows
+            layers = pooled_layers(drafter, vision.pixels(events), adapter.config.layers)
+            return projected(lambda last: adapter(layers)[0], layers[-1])
 
         return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 Lane = Literal["target", "drafter"]
 """A row of the timeline."""
-Stage = Literal["vision", "transfer", "prefill", "drafter prefill", "draft", "verify", "decode"]
+Stage = Literal["vision", "projector", "transfer", "prefill", "drafter prefill", "draft", "verify", "decode", "post-processing"]
+"""A projector's time is a part of its vision encoding's."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Trace:
     marks: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Rows of the target's prompt (`prompt`) and of its visual part (`visual`)."""
+    """Rows of the target's prompt (`prompt`) and of its visual part (`visual`); the visual rows that a drafter with a vision of
+    its own read (`drafter`)."""
     forwards: dict[str, float] = field(default_factory=dict)
     """Seconds spent in model forwards, by lane."""
     crossed: list[int] = field(default_factory=list)
@@ -131,23 +133,33 @@ class Trace:
         strips = [("answer", self)]
         return figure(strips, title) if path is None else draw(strips, Path(path), title)
 
-    def span(self, stage: Stage, lane: Lane, start: float, of_round: int | None = None, moved: int | None = None) -> None:
-        """Record work that began at `start` (seconds since the request began) and ends now; of a transfer how many bytes it
-        `moved`."""
-        self.spans.append(Span(stage, lane, start, self.now(), of_round, moved))
+    def span(
+        self,
+        stage: Stage,
+        lane: Lane,
+        start: float,
+        of_round: int | None = None,
+        moved: int | None = None,
+        end: float | None = None,
+    ) -> None:
+        """Record work that began at `start` (seconds since the request began) and ended at `end`, by default now; of a transfer
+        how many bytes it `moved`."""
+        self.spans.append(Span(stage, lane, start, self.now() if end is None else end, of_round, moved))
 
     def beside(self) -> Trace:
         """Another trace on the same clock, for code that must not write to this one; see `take`."""
         return Trace(began=self.began)
 
     def take(self, other: Trace) -> None:
-        """Move spans, forwards, what crossed, a compressor's branch and notes over from a trace `beside` this one; an error for
-        values they cannot have."""
+        """Move spans, forwards, what crossed, a drafter's rows, a compressor's branch and notes over from a trace `beside` this
+        one; an error for values they cannot have."""
         spans, other.spans = other.spans, []
         for s in spans:
             self.spans.append(Span(s.stage, s.lane, float(s.start), float(s.end), None, s.bytes and int(s.bytes)))
         crossed, other.crossed = other.crossed, []
         self.crossed += map(int, crossed)
+        if "drafter" in other.sizes:
+            self.sizes["drafter"] = int(other.sizes["drafter"])
         forwards, other.forwards = other.forwards, {}
         for lane in ("target", "drafter"):
             if seconds := forwards.get(lane):

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 STAGES = {
     "vision": ("#4c78a8", "vision: encode frames or events"),
+    "projector": ("#2f4b7c", "projector: rows for the language model"),
     "transfer": ("#b279a2", "transfer: rows go to the other device"),
     "prefill": ("#9ecae9", "prefill: read the prompt"),
     "draft": ("#f58518", "draft: guess tokens"),
     "verify": ("#54a24b", "verify: check the guesses"),
     "decode": ("#b8b8b8", "decode: one token, unaided"),
     "drafter prefill": ("#f2b880", "drafter prefill: a head reads the prompt"),
+    "post-processing": ("#e45756", "post-processing: tokens become text"),
 }
 """Colour and meaning of every stage."""
 MARKS = {

@@ -26,7 +26,7 @@ PRESETS = {
 """By recipe."""
 HEADS = (
     *("eagle", "eagle1", "eagle3", "specvlm"),
-    *("frugal", "weighted", "concat", "hivis", "msd", "vispec", "dream", "massv"),
+    *("frugal", "weighted", "concat", "hivis", "msd", "vispec", "dream", "massv", "spec-llava"),
 )
 KINDS = ("linear", "bottleneck", "blocks", "wide", "attention", "causal", "cross", "fused", "constant")
 """Of adapters."""

@@ -4,6 +4,7 @@ feature, and re-reads the true features of what was committed (EAGLE-1, 2 and 3 
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,8 @@ from eventspec.nn.draft import DraftKernel, TreeConfig
 from eventspec.nn.llama import LanguageEnds, rope_tables
 from eventspec.nn.weights import TreeGrowth
 from eventspec.tree import best_chain, best_nodes
+
+NO_TOKEN = -1
 
 
 class FeatureHead(Protocol):
@@ -131,8 +134,11 @@ class FeatureDraft(DraftSession):
         assert root is not None and cache is not None
         # A node of level l stands l after the root; the last level is named but not read.
         tree, levels = drafter.tree, min(drafter.tree.levels, budget.max_depth, drafter.context - self.position + 1)
+        end = drafter.eos_id
+        if tree.whole:
+            budget, end = replace(budget, min_path_prob=0.0, min_frontier_prob=0.0), NO_TOKEN
         least = budget.min_path_prob, budget.min_frontier_prob
-        growth = TreeGrowth(tree.width, max(1, levels), *least, drafter.eos_id, self.position - 1, list(tree.shape))
+        growth = TreeGrowth(tree.width, max(1, levels), *least, end, self.position - 1, list(tree.shape))
         grown = self.kernel.grow(root, growth, [drafter.embed.weight, *drafter.tables], cache)
         tokens, parents, logs = (part.cpu().numpy() for part in grown)
         self.trace.forward("drafter", self.trace.now() - began)

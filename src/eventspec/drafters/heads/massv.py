@@ -1,5 +1,6 @@
 """A small vision-language model on the target's own vision encoder (MASSV, 2505.10526): a projector from the target's
-visual rows to a small language model, trained on the target's answers. It reads no other layer of the target."""
+visual rows to a small language model, trained on the target's answers. It reads no other layer of the target. Spec-LLaVA
+(2509.11961) is of the kind too."""
 
 from __future__ import annotations
 
@@ -48,9 +49,23 @@ class SmallConfig(HeadConfig):
 
 def new_head(sizes: TargetSizes) -> SmallVlm:
     width, inner, layers = SIZES
-    small = replace(sizes.language, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers)
-    config = SmallConfig(replace(small, tie_word_embeddings=True), sizes.language.hidden_size)
-    return SmallVlm(config)
+    return _head(sizes, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers)
+
+
+def spec_llava_head(sizes: TargetSizes) -> SmallVlm:
+    """Spec-LLaVA's small draft model: LLaMA-68M in its proportions to LLaVA-1.5-7B (3/16 of the width in heads of 64, an inner
+    width of 4 times that, two layers), behind a projector. The tree that its confidence expands and prunes is policy
+    `dynamic`. From the paper's abstract, which is all that we have read of it: that it projects the target's own visual rows,
+    and learns from the target's answers, is ours."""
+    heads = max(1, round(sizes.language.hidden_size * 3 / 16 / 64))
+    many = {"num_attention_heads": heads, "num_key_value_heads": heads, "num_hidden_layers": 2}
+    return _head(sizes, hidden_size=64 * heads, intermediate_size=256 * heads, **many)
+
+
+def _head(sizes: TargetSizes, **small: int) -> SmallVlm:
+    """With a language model like the target's, but for its sizes."""
+    language = replace(sizes.language, tie_word_embeddings=True, **small)
+    return SmallVlm(SmallConfig(language, sizes.language.hidden_size))
 
 
 class SmallVlm(Head):
@@ -103,7 +118,10 @@ FAMILY = Family[SmallVlm](
     name="massv",
     title="MASSV",
     head=SmallVlm,
-    recipes={"massv": Recipe(new_head, words=1.0, feature=0.0, own_targets_only=True)},
+    recipes={
+        name: Recipe(make, words=1.0, feature=0.0, own_targets_only=True)
+        for name, make in {"massv": new_head, "spec-llava": spec_llava_head}.items()
+    },
     rollout=rollout,
     read=lambda folder: partial(SmallVlm, SmallConfig(folder.sizes(), folder.target.hidden_size)),
     kind="massv",

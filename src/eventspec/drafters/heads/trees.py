@@ -20,9 +20,19 @@ STATIC = (
 )
 """EAGLE-1's tree of 25 drafts in five levels, as its code ships it."""
 LEVELS = 24
-"""As deep as drafts are likely to pay: EAGLE-2's 6 and 8 levels were set by hand."""
-TREES = {"dynamic": TreeConfig(levels=LEVELS), "published": fixed_tree(STATIC), "chain": TreeConfig(1, LEVELS)}
-"""EAGLE-2's dynamic tree, the fixed one that EAGLE-1's code ships, and no tree at all."""
+"""As deep as drafts are likely to pay: EAGLE-2's 6 levels in the paper and 8 in its code were set by hand."""
+EAGLE2 = TreeConfig(width=10, levels=1 + 7, whole=True)
+"""EAGLE-2's tree as its released code grows it (2406.16858, section 4; SafeAILab/EAGLE: top_k=10, depth=7, total_token=60):
+the root's 10 likeliest children, then 7 times the 10 likeliest paths of a level with 10 children each, and of these 710 nodes
+the 59 likeliest, which are 60 tokens with the root: the `max_nodes` of a head's method (`pairs.methods.drafted_by_head`)."""
+TREES = {
+    "dynamic": TreeConfig(levels=LEVELS),
+    "published": fixed_tree(STATIC),
+    "chain": TreeConfig(1, LEVELS),
+    "eagle2": EAGLE2,
+}
+"""EAGLE-2's dynamic tree as deep and as large as it pays, the fixed one that EAGLE-1's code ships, no tree at all, and
+EAGLE-2's as published."""
 TREE_POLICIES = (*TREES, "static")
 NODES = 25
 """As many as EAGLE-1's own tree has."""

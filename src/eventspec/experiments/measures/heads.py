@@ -38,7 +38,7 @@ from eventspec.nn.weights import Place
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.names import BRANCHES, folder_named
 
-SMALL = ("massv",)
+SMALL = ("massv", "spec-llava")
 """Heads that are small models of their own: they grow no fixed trees."""
 NODES = (8, 16, 24, 59)
 """Drafts in a tree; EAGLE-2's has 59 and the root."""
@@ -86,7 +86,7 @@ def table(setup: Setup) -> Iterator[Finding]:
 
     def arms(pair: Pair) -> list[Arm]:
         names = [name for name in pair.parts.heads if name not in SMALL]
-        names += [f"eagle:{tree}" for tree in ("static", "published", "chain")]
+        names += [f"eagle:{tree}" for tree in ("static", "published", "eagle2", "chain")]
         names += [f"{name}{way}" for name in SMALL if name in pair.parts.heads for way in ("", ":pruned")]
         names = setup.size(names, ["eagle"])
         made = {name: pair.with_head(name) for name in names}

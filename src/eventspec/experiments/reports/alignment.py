@@ -53,6 +53,13 @@ LOSSES = {
     "after alignment: tokens right, leading": "{first[tokens]:.1%}, {first[leading]:.1f}",
     "after acceptance as well": "{last[tokens]:.1%}, {last[leading]:.1f}",
 }
+ENTROPY = {
+    "model": "{name}",
+    "sees": "{input}",
+    "entropy, nats": "{entropy:.3f}",
+    "more than the target": "{more:+.3f}",
+    "names the target's token first": "{right:.1%}",
+}
 LOW_RANK = {
     "event drafter": "{how}",
     "thousand parameters that learn": "{size:.0f}",
@@ -271,6 +278,20 @@ def charts(results: Results) -> Charts:
     return drawn
 
 
+def entropy(results: Results) -> str:
+    part = results["entropy"]
+    tokens = next(iter(part["models"].values()))["tokens"]
+    inputs = {"event drafter": "events", "qualifier": "one frame", "target": "all frames"}
+    found = sorted(inputs, key=lambda name: -float(part["models"][name]["entropy"][0]))
+    text = (
+        f"n = {{n}} held-out questions about {{recordings}} scenes, {tokens} tokens of the target's own answers, "
+        f"{{environment[processor]}}. From most entropy to least: {', '.join(inputs[name] for name in found)}; the order of "
+        f"the notes {'holds' if found == list(inputs) else 'does not hold'} here."
+    )
+    rows = [{"input": inputs.get(row["name"]) or CONTROLS[row["name"].split()[-2]], **row} for row in named(part["models"])]
+    return f"{filled(text, part)}\n\n{table_of(rows, ENTROPY)}"
+
+
 PAGES: dict[str, dict[str, Block]] = {
     "docs/alignment.md": {
         "drafts": drafts,
@@ -282,6 +303,7 @@ PAGES: dict[str, dict[str, Block]] = {
         "low-rank": low_rank,
         "plateau": plateau,
         "sizes": plateau_sizes,
+        "entropy": entropy,
         "risk": risk,
         "limits": limits,
         "speeds": speeds,

@@ -24,8 +24,10 @@ WHAT = {
     "dream": "DREAM (2505.19201): cross-attention to features, three blocks",
     "eagle:static": "the best fixed tree of 25 nodes for this head",
     "eagle:published": "EAGLE-1's fixed tree of 25 nodes",
+    "eagle:eagle2": "EAGLE-2's tree as published: 10 wide, 8 levels, 59 nodes, whatever they cost",
     "eagle:chain": "no tree",
     "massv": "MASSV (2505.10526): a small model of its own on the target's visual rows",
+    "spec-llava": "Spec-LLaVA (2509.11961): the same kind in LLaMA-68M's proportions, its tree by its own confidence",
     "massv:pruned": "video-SpecVLM (2508.16201): the same, 90 % of its visual rows pruned by the target's attention",
 }
 WHOLE = ":whole"
