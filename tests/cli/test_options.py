@@ -67,7 +67,10 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     (("generate", "--prompt", "x", "--video", "."), "--video . alone: for one file give --recording ."),
     (("chat", "example:street", "--method", "warp"), "unknown method 'warp'"),
     ((*ASK, "--method", "eagle", "--head", "oak"), "no head 'oak'"),
-    ((*ASK, "--method", "eagle", "--head", "eagle:oak"), "unknown tree policy 'oak'"),
+    ((*ASK, "--method", "eagle", "--head", "eagle:oak"), "unknown tree policy or branch 'oak'"),
+    ((*ASK, "--method", "eagle", "--head", "eagle:pool"), "head eagle has no branch pool: it has no compressor that chooses"),
+    ((*ASK, "--method", "eagle", "--head", "specvlm:max"), "head specvlm has no branch max: it has prune, pool, convolve"),
+    ((*ASK, "--method", "eagle", "--head", "specvlm:oak:pool"), "unknown tree policy 'oak'"),
     ((*ASK, "--drafter", "fin"), "no drafter 'fin'"),
     ((*ASK, "--method", "aligned", "--adapter", "oak"), "no adapter 'oak'"),
     ((*ASK, "--method", "compressed-target", "--compress", "melt:3"), "unknown compression 'melt'"),
@@ -262,7 +265,7 @@ def test_names_are_those_of_what_is_built() -> None:
 
     assert tuple(methods.BUILDERS) == tuple(pairs.METHODS) and set(SEES_EVENTS) < set(pairs.METHODS)
     assert ("auto", "same", *MAPPINGS) == pairs.VOCABULARY_MAPPINGS
-    assert (*lossy.KINDS, "packer") == pairs.COMPRESSIONS
+    assert (*lossy.KINDS, "fastv", "packer") == pairs.COMPRESSIONS
     assert (TREE_POLICIES, SmallVlm.tree_policies) == (pairs.TREES, pairs.SMALL_VLM_TREES)
     assert massv.FAMILY.kind == pairs.SMALL_VLM and massv.FAMILY.head is SmallVlm
     recipes = {"embedded": embedded, "heads": heads, "adapters": adapting, "lora": lora, "mixture": mixture, "packer": packer}
