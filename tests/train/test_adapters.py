@@ -300,14 +300,17 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
     for clip in range(80):
         for _ in range(5):
             sure = float(rng.normal())
-            rows.append((clip, (sure, 0.0, 1.0, 0.0, 0.0), bool(rng.random() < 1 / (1 + np.exp(-3 * sure)))))
+            features, right = (sure, 0.0, 1.0, 0.0, 0.0), bool(rng.random() < 1 / (1 + np.exp(-3 * sure)))
+            rows.append(recipe.JudgedAnswer(clip, {"predictor": features}, right, "How?", float(clip)))
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert recipe.save_calibrated(rows, tmp_path) is None
     found = Calibrated.load(tmp_path / ACCEPTANCE)
     assert set(found.recordings.tolist()) == set(range(1, 80, 2))
-    odd = [row for row in rows if row[0] % 2]
-    assert found.wrong.tolist() == [not row[2] for row in odd]
-    assert found.probabilities.tolist() == found.predictor.probabilities([row[1] for row in odd]).tolist()
+    odd = [row for row in rows if row.number % 2]
+    assert found.wrong.tolist() == [not row.right for row in odd]
+    assert found.probabilities.tolist() == found.predictor.probabilities([row.features["predictor"] for row in odd]).tolist()
+    assert [found.groups.labels["scene"].count(third) for third in "012"] == [65, 65, 70], "thirds of the recordings"
+    assert set(found.groups.labels["kind"]) == {""}, "nobody said of which kind the question is"
     assert auc(found.probabilities, ~found.wrong) > 0.8, "what is likely is right, not wrong"
     assert found.evidence > 5
     assert found.of == {"adapter": digest_of(tmp_path)}

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from eventspec.align.acceptance import Calibrated
+from eventspec.align.adapters import on_grid
 from eventspec.ask import generate
 from eventspec.cli import run
 from eventspec.core import BadInput
@@ -28,7 +29,7 @@ from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import write_scenes
 from eventspec.train.adapters import even
-from eventspec.train.adapting import on_grid, same_text
+from eventspec.train.adapting import same_text
 from eventspec.train.data import Branch, pack
 from eventspec.train.material import _told, same_beginnings
 from eventspec.train.workspace import Answers, Example, loading_of, who_answers

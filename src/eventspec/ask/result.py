@@ -89,6 +89,7 @@ class Result:
             "chosen": self.chosen,
             "lossless": self.lossless,
             "skipped": self.trace.skipped,
+            "decide": self.trace.rule or None,
             "finish_reason": self.finish_reason,
             "usage": {
                 "prompt_tokens": self.prompt_tokens,

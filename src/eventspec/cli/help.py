@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 GROUPS = {
     "Recording": ("recording", "video", "events", "sensor", "monotonic", "drop_outside", "window", "start", "end"),
     "Models": (
-        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "frames"),
+        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "decide", "frames"),
         *("allow_extrapolation", "compat", "dtype", "device", "ignore_generation_config", "device_plan", "draft"),
     ),
     "Sampling": (

@@ -86,6 +86,8 @@ class Trace:
     """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
     skipped: bool = False
     """Whether the answer came from events alone, and the target read no frame (method skip-encode)."""
+    rule: str = ""
+    """The rule that decided so (method skip-encode)."""
     shared: bool = False
     """Whether forwards of the target were shared with other answers, so that they took longer than this answer's own."""
     device_plan: str = "one"
