@@ -18,7 +18,7 @@ from eventspec.experiments.measures.gpu import GpuSetup, measure
 from eventspec.experiments.measures.numerics import path_to
 from eventspec.experiments.measures.reuse import encoded_by_events, sharing
 from eventspec.experiments.measures.setup import Finding, Setup, scene, street
-from eventspec.experiments.reports import alignment, heads, main_job, numerics
+from eventspec.experiments.reports import alignment, deciding, heads, main_job, numerics
 from eventspec.experiments.tables import filled
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -163,6 +163,15 @@ def test_adapters_and_their_risk_are_measured_and_reported(folder: Path) -> None
     results = results_of(folder, "alignment", "risk")
     assert "cross-modal, shuffled events" in alignment.drafts(results)
     assert "| risk 0.2 |" in alignment.limits(results) and "predictor" in alignment.areas(results)
+
+
+@pytest.mark.long
+def test_rules_are_measured_and_reported(folder: Path) -> None:
+    results = results_of(folder, "deciding")
+    assert "before training" in deciding.cosines(results)
+    assert "`entropy:kind`" in deciding.rules(results) and "| `score:kl` |" in deciding.rules(results)
+    assert "skip-encode, predictor" in deciding.speeds(results)
+    assert "between any two scenes" in deciding.near(results)
 
 
 def test_stages_of_a_pair_are_timed_part_by_part() -> None:

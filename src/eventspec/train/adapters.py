@@ -95,9 +95,7 @@ def train(
     """Train adapters for a pair, and write OUT/pair: the pair with them, the best first. Picks up where a run was interrupted,
     with any number of processes; the first of them does alone what is not training."""
     preset, output, free_running = preset_of(PRESETS, size), wanted.output, wanted.free_running
-    chosen = check_phases(wanted.phases, free_running)
-    if chosen == (CALIBRATION,):
-        preset = replace(preset, answered=1)  # nothing learns from these
+    again = (chosen := check_phases(wanted.phases, free_running)) == (CALIBRATION,)
 
     def begin(models: Models) -> dict[str, object]:
         between = {"target": fingerprint(models.target), "drafter": fingerprint(models.events)}
@@ -105,8 +103,9 @@ def train(
         losses = {"losses": list(wanted.losses)} if wanted.losses else {}
         return {**between, **what, "free_running": free_running, **losses}
 
-    material = material_of(pair, preset, out, report, given, workers, processes, begin)
-    if chosen == (CALIBRATION,):
+    asked = replace(preset, answered=1) if again else preset  # nothing learns where all is calibrated again
+    material = material_of(pair, asked, out, report, given, workers, processes, begin)
+    if again:
         return calibrate_again(material, wanted.kinds, out, report)
     target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
     torch.manual_seed(0)
