@@ -100,8 +100,8 @@ def _pooled_names(width: int) -> tuple[str, ...]:
 FITTED = {
     "predictor": Fitted(lambda evidence: evidence.features, lambda width: FEATURES, "acceptance.json"),
     "entropy": Fitted(lambda evidence: evidence.entropy, lambda width: ("entropy",), "acceptance-entropy.json"),
-    # Rows of few recordings, wide as they are, tell these apart: of 1, 10, 100 and 1000, chosen where it learns.
-    "events": Fitted(lambda evidence: evidence.pooled, _pooled_names, "acceptance-events.json", 100.0),
+    # Wide rows of few recordings tell these apart: of 1, 10, 100, 300 and 1000, chosen on the half that it learns from.
+    "events": Fitted(lambda evidence: evidence.pooled, _pooled_names, "acceptance-events.json", 300.0),
 }
 SCORES: dict[str, Callable[[Evidence], float]] = {"cosine": cosine, "kl": lambda evidence: math.exp(-divergence(evidence))}
 """How well features are aligned, at most 1: how probable it is that rule `score` accepts."""

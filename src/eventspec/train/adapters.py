@@ -103,8 +103,9 @@ def train(
         losses = {"losses": list(wanted.losses)} if wanted.losses else {}
         return {**between, **what, "free_running": free_running, **losses}
 
-    asked = replace(preset, answered=1) if again else preset  # nothing learns where all is calibrated again
-    material = material_of(pair, asked, out, report, given, workers, processes, begin)
+    if again:  # nothing learns from what is answered
+        preset = replace(preset, answered=1)
+    material = material_of(pair, preset, out, report, given, workers, processes, begin)
     if again:
         return calibrate_again(material, wanted.kinds, out, report)
     target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
@@ -132,10 +133,8 @@ def train(
         write_figures(out / FIGURES, last_row(log), adapters, material.learned_from_judged)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, events, adapters, learned.source, {}, preset.packed)
-        same, theirs = (
-            alike_share(training.answers, judged_text),
-            judge.agreement(judged.source, even(judged.answers, judged.recording)),
-        )
+        theirs = judge.agreement(judged.source, even(judged.answers, judged.recording))
+        same = alike_share(training.answers, judged_text)
         write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
     whole = export(material.file, adapters, (drafter, frozen), out, log, material.learned_from_judged)

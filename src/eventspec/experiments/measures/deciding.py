@@ -50,6 +50,8 @@ SEED = 9300
 LEARNED = 60
 """Calibration clips that the least-squares adapter is fitted to."""
 NEAR = 0.995
+CONTROLLED = ("trained", "least squares")
+"""Adapters that are shown another clip's events too."""
 
 
 def measure(setup: Setup) -> Iterator[Finding]:
@@ -60,14 +62,15 @@ def measure(setup: Setup) -> Iterator[Finding]:
         torch.manual_seed(0)
         before = Adapter(inspect_adapter(adapters.folder(target.adapter))[0]).eval()
         others = {"before training": before, "least squares": fitted(adapters, setup.size(LEARNED, 2))}
-        models = {name: LanguageTarget(adapters.writing(one), lossless=False) for name, one in others.items()}
-        rows, seen, scenes = list[Found](), list[Found](), setup.size(40, 3)
+        made = {name: LanguageTarget(adapters.writing(one), lossless=False) for name, one in others.items()}
+        models = {"trained": target.substitute.aligned, **made}
+        rows, seen, scenes = list[Found](), list[Found](), setup.size(24, 3)
         other = media_of(scene(SEED, scenes - 1)[0])
         for index in range(scenes):
             recording, asked = scene(SEED, index)
             media, substitute = media_of(recording), target.substitute
-            read = {name: own.encode(media, Trace()) for name, own in {"trained": substitute.aligned, **models}.items()}
-            read["another clip's events"] = substitute.aligned.encode(other, Trace())
+            read = {name: own.encode(media, Trace()) for name, own in models.items()}
+            read |= {f"{name}, another clip's events": models[name].encode(other, Trace()) for name in CONTROLLED}
             own, answers = target.target.encode(media, Trace()), dict[str, list[int]]()
             for qa in asked:
                 answers[qa.question] = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST).token_ids
