@@ -228,6 +228,8 @@ def calibrate_again(material: Material, kinds: Sequence[str], out: Path, report:
             place = made.folder / "adapters" / kind
             if not place.exists():
                 shutil.copytree(material.file.places("adapters")[kind], place)
+        if not (made.folder / FIGURES).exists():
+            write_text(made.folder / FIGURES, json.dumps({"calibration": {}}) + "\n")
         made.with_table("adapters", {**made.tables["adapters"], **{kind: f"adapters/{kind}" for kind in kinds}}).write()
     for kind in kinds:
         calibrate(out / "pair", kind, material, report)
