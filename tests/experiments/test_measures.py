@@ -14,6 +14,7 @@ from eventspec.cli import run as command
 from eventspec.core import BadInput, Proposal
 from eventspec.experiments import reports
 from eventspec.experiments.measures import EXPERIMENTS, Experiment, known, run, trained, with_part
+from eventspec.experiments.measures import deciding as deciding_measure
 from eventspec.experiments.measures.gpu import GpuSetup, measure
 from eventspec.experiments.measures.numerics import path_to
 from eventspec.experiments.measures.reuse import encoded_by_events, sharing
@@ -180,6 +181,13 @@ def test_stages_of_a_pair_are_timed_part_by_part() -> None:
     assert {"drafter_step_ms", "target_prefill_ms", "verify_ms", "tree_ms", "beside_ms"} <= seen[-1]
     with pytest.raises(BadInput, match="unknown --dtype 'int8'"):
         GpuSetup("cpu", "int8").check()
+
+
+def test_a_share_has_no_interval_where_a_draw_may_have_nothing_to_count() -> None:
+    ones, scenes = [1.0, *[0.0] * 9], list(range(10))
+    assert deciding_measure.share(ones, scenes, ones) == [1.0, None, None]
+    value, low, high = deciding_measure.share(ones, scenes)
+    assert value == 0.1 and low is not None and high is not None and 0 <= low < high <= 1
 
 
 def test_a_street_has_questions_with_answers_of_so_many_words(tmp_path: Path) -> None:

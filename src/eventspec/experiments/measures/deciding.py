@@ -132,9 +132,11 @@ def judged(known: Mapping[str, Known], answer: list[int]) -> Found:
 
 
 def share(values: Sequence[float], scenes: Sequence[Any], of: Sequence[float] | None = None) -> list[float | None]:
-    """[ratio of sums, low, high], with an interval over whole scenes."""
+    """[ratio of sums, low, high], with an interval over whole scenes; without one where a draw of them has nothing to count."""
     below = [1.0] * len(values) if of is None else of
-    return [ratio_of_sums(values, below), *(ratio_interval(values, below, scenes) or (None, None))]
+    ends = ratio_interval(values, below, scenes)
+    known = ends is not None and np.isfinite(ends).all()
+    return [ratio_of_sums(values, below), *([min(1.0, end) for end in ends] if ends and known else (None, None))]
 
 
 def taken(rows: Sequence[Found], stands: Sequence[bool], name: str = "trained") -> Found:
