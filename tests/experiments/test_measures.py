@@ -185,7 +185,7 @@ def test_stages_of_a_pair_are_timed_part_by_part() -> None:
 
 def test_a_share_has_no_interval_where_a_draw_may_have_nothing_to_count() -> None:
     ones, scenes = [1.0, *[0.0] * 9], list(range(10))
-    assert deciding_measure.share(ones, scenes, ones) == [1.0, None, None]
+    assert deciding_measure.share(ones, scenes, [1.0, 1.0, *[0.0] * 8]) == [0.5, None, None]
     value, low, high = deciding_measure.share(ones, scenes)
     assert value == 0.1 and low is not None and high is not None and 0 <= low < high <= 1
 
