@@ -161,6 +161,8 @@ def test_a_group_that_is_small_or_unknown_has_the_common_threshold() -> None:
     for by, label in (("kind", ""), ("kind", "never"), ("", ""), ("scene", "9")):
         assert known.threshold(0.1, by, label) == known.threshold(0.1)
     assert known.threshold(1 / 100, "scene", "0") == known.threshold(1 / 100), "50 recordings are too few for 1 in 100"
+    assert [known.least(0.1, "kind", "hard"), known.least(0.1)] == [known.threshold(0.1, "kind", "hard"), known.threshold(0.1)]
+    assert known.least(1 / 200) == math.inf, "150 recordings are too few for 1 in 200"
     groups = known.groups
     assert [groups.label("kind", text, 0.0) for text in ("Why?", "Who?")] == ["hard", ""]
     assert [groups.label("scene", "Why?", rate) for rate in (-1.0, 0.5, 2.0)] == ["0", "1", "2"]

@@ -12,6 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,16 @@ class Calibrated:
             return least  # everything may be taken, nothing has to be separated
         separates = not self.wrong.any() or above_chance(self.probabilities, ~self.wrong) > 1.645  # one-sided, at 5 %
         return least if self.evidence >= EVIDENCE and separates else math.inf
+
+    def least(self, risk: float, by: str = "", label: str = "") -> float:
+        """As `threshold`, worked out once; infinite where there are too few recordings for the risk."""
+        if (asked := (risk, by, label)) not in self._known:
+            self._known[asked] = math.inf if self.few(risk) else self.threshold(*asked)
+        return self._known[asked]
+
+    @cached_property
+    def _known(self) -> dict[tuple[float, str, str], float]:
+        return {}
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""

@@ -219,10 +219,8 @@ class Decision:
         """From which `sure` on it stands. Rule score draws it from [0, 1), by the seed, the question and the answer."""
         if self.risky:
             assert calibrated is not None, "whoever made the rule looked"
-            if calibrated.few(risk):
-                return math.inf
             label = calibrated.groups.label(self.argument, evidence.question, evidence.rate) if self.argument else ""
-            return calibrated.threshold(risk, self.argument, label)
+            return calibrated.least(risk, self.argument, label)
         if self.name == "score":
             return Random(f"{evidence.seed} {evidence.question} {evidence.tokens}").random()
         return -float(self.argument) if self.name == "kl" else float(self.argument)

@@ -215,11 +215,10 @@ class SubstitutedTarget(Target):
         self._answers: WeakKeyDictionary[Media, dict[str, Judged]] = WeakKeyDictionary()
         self._sure: dict[str, tuple[float, float]] = {}
 
-    @cached_property
+    @property
     def threshold(self) -> float:
         """The common one of a rule that keeps a risk."""
-        found = self.calibrated
-        return math.inf if found is None or found.few(self.risk) else found.threshold(self.risk)
+        return math.inf if self.calibrated is None else self.calibrated.least(self.risk)
 
     @cached_property
     def limits(self) -> Limits:

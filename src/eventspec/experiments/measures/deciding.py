@@ -176,7 +176,7 @@ def rules(rows: Sequence[Found], adapters: Adapters, name: str) -> Found:
         for by in ("", *GROUPINGS):
             labels = [calibrated.groups.label(by, row["known"].question, row["known"].rate) if by else "" for row in rows]
             for risk in RISKS:
-                limits_of = {label: calibrated.threshold(risk, by, label) for label in set(labels)}
+                limits_of = {label: calibrated.least(risk, by, label) for label in set(labels)}
                 stands = [one >= limits_of[label] for one, label in zip(sure[rule], labels, strict=True)]
                 at.setdefault(f"{rule}:{by}" if by else rule, {})[f"risk {risk:g}"] = stands
     sure |= {"score": sure["cosine"], "score:kl": np.exp(sure["kl"]).tolist(), "score:predictor": sure["predictor"]}
