@@ -172,7 +172,7 @@ def test_rules_are_measured_and_reported(folder: Path) -> None:
     assert "before training" in deciding.cosines(results)
     assert "`entropy:kind`" in deciding.rules(results) and "| `score:kl` |" in deciding.rules(results)
     assert "skip-encode, predictor" in deciding.speeds(results)
-    assert "between any two scenes" in deciding.near(results)
+    assert "about any two" in deciding.near(results)
 
 
 def test_stages_of_a_pair_are_timed_part_by_part() -> None:

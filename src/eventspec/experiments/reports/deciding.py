@@ -54,8 +54,8 @@ def near(results: Results) -> str:
     least, median, most = found["nearest"]
     text = (
         "The mean adapted row of a scene has a cosine of {:.3f} to {:.3f} (median {:.3f}) with that of the scene nearest to "
-        "it; {:.0%} have another one above 0.995. There {} of the answers to the same question are the same (n = {}), and {} "
-        "(n = {}) between any two scenes."
+        "it; {:.0%} have another one above 0.995. Of the answers to the same question about such two {} are the same (n = {}), "
+        "about any two {} (n = {})."
     )
     same = [("none" if own["same"] is None else f"{own['same']:.0%}", own["n"]) for own in (found["near"], found["any"])]
     return text.format(least, most, median, found["above"], *same[0], *same[1])
