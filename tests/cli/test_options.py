@@ -46,7 +46,7 @@ def test_what_answers_and_what_drafts_is_named_alike_everywhere() -> None:
 def test_an_option_means_the_same_wherever_it_is() -> None:
     compare = COMMANDS["bench"].commands["compare"]
     commands = (COMMANDS["generate"], COMMANDS["chat"], COMMANDS["live"], COMMANDS["plan"], compare)
-    several = {"method", "drafter", "head", "compress", "adapter"}  # of which a comparison has any number
+    several = {"method", "drafter", "head", "compress", "adapter", "decide"}  # of which a comparison has any number
     helps: dict[str, set[str]] = {}
     for command in commands:
         for param in command.params:
@@ -76,6 +76,11 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*ASK, "--method", "compressed-target", "--compress", "melt:3"), "unknown compression 'melt'"),
     ((*ASK, "--method", "compressed-target", "--compress", "pool:0"), "compression 'pool:0' leaves no visual token"),
     ((*ASK, "--method", "skip-encode", "--risk", "3"), "a risk of 3.0"),
+    ((*ASK, "--decide", "cosine:0.8"), "--decide is not used by method auto"),
+    ((*ASK, "--method", "skip-encode", "--decide", "cosine"), "rule 'cosine' cannot be read: give cosine:T"),
+    ((*ASK, "--method", "skip-encode", "--decide", "magic"), "unknown rule 'magic'"),
+    ((*ASK, "--method", "skip-encode", "--decide", "kl:1", "--risk", "0.1"), "--risk is not used by rule kl:1"),
+    ((*ASK, "--method", "skip-encode", "--decide", "score", "--adapter", "features-linear"), "is for method event-eagle"),
     ((*ASK, "--max-new-tokens", "-3"), "--max-new-tokens is -3"),
     ((*ASK, "--window", "5"), "--window 5 cannot be read"),
     ((*ASK, "--window", "9s:"), "outside the recording"),
@@ -94,6 +99,7 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*COMPARE, "prior", "--control", "warp"), "unknown control 'warp'"),
     ((*COMPARE, "prior"), "none.jsonl does not exist"),
     ((*COMPARE, "prior", "--head", "oak"), "no head 'oak'"),
+    ((*COMPARE, "prior", "--decide", "cosine:2"), "rule 'cosine:2' cannot be read"),
     (("plan", "--tokens", "9", "--questions", "none.jsonl"), "none.jsonl does not exist"),
     (("models", "check", "nowhere"), "nowhere: no such folder"),
     (("models", "export-head", "oak", "--layout", "safeailab", "--out", "new"), "no head 'oak'"),

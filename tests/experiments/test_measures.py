@@ -14,11 +14,12 @@ from eventspec.cli import run as command
 from eventspec.core import BadInput, Proposal
 from eventspec.experiments import reports
 from eventspec.experiments.measures import EXPERIMENTS, Experiment, known, run, trained, with_part
+from eventspec.experiments.measures import deciding as deciding_measure
 from eventspec.experiments.measures.gpu import GpuSetup, measure
 from eventspec.experiments.measures.numerics import path_to
 from eventspec.experiments.measures.reuse import encoded_by_events, sharing
 from eventspec.experiments.measures.setup import Finding, Setup, scene, street
-from eventspec.experiments.reports import alignment, heads, main_job, numerics
+from eventspec.experiments.reports import alignment, deciding, heads, main_job, numerics
 from eventspec.experiments.tables import filled
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -165,12 +166,28 @@ def test_adapters_and_their_risk_are_measured_and_reported(folder: Path) -> None
     assert "| risk 0.2 |" in alignment.limits(results) and "predictor" in alignment.areas(results)
 
 
+@pytest.mark.long
+def test_rules_are_measured_and_reported(folder: Path) -> None:
+    results = results_of(folder, "deciding")
+    assert "before training" in deciding.cosines(results)
+    assert "`entropy:kind`" in deciding.rules(results) and "| `score:kl` |" in deciding.rules(results)
+    assert "skip-encode, predictor" in deciding.speeds(results)
+    assert "about any two" in deciding.near(results)
+
+
 def test_stages_of_a_pair_are_timed_part_by_part() -> None:
     seen = [set(found) for found in measure(GpuSetup("cpu", "float32", 1, 1))]
     assert all(one <= other for one, other in pairwise(seen))
     assert {"drafter_step_ms", "target_prefill_ms", "verify_ms", "tree_ms", "beside_ms"} <= seen[-1]
     with pytest.raises(BadInput, match="unknown --dtype 'int8'"):
         GpuSetup("cpu", "int8").check()
+
+
+def test_a_share_has_no_interval_where_a_draw_may_have_nothing_to_count() -> None:
+    ones, scenes = [1.0, *[0.0] * 9], list(range(10))
+    assert deciding_measure.share(ones, scenes, [1.0, 1.0, *[0.0] * 8]) == [0.5, None, None]
+    value, low, high = deciding_measure.share(ones, scenes)
+    assert value == 0.1 and low is not None and high is not None and 0 <= low < high <= 1
 
 
 def test_a_street_has_questions_with_answers_of_so_many_words(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from eventspec.align.acceptance import Calibrated, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig
+from eventspec.align.deciding import probability
 from eventspec.align.substitute import FEATURES, LONGEST, Drafted, SaidSession, Substitute, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
@@ -144,7 +145,9 @@ def test_without_an_event_nothing_is_taken(folder: Path, recording: Recording) -
     media = media_of(still)
     target = pair.method("skip-encode").target
     assert isinstance(target, SubstitutedTarget)
-    assert target.probability(target.substitute.answer(media, QUESTION)) == 0.0
+    assert target.calibrated is not None
+    assert probability(target.substitute.answer(media, QUESTION).features, target.calibrated) == 0.0
+    assert not generate(pair, still, QUESTION, "skip-encode", max_new_tokens=4, may_be_empty=("events",)).as_json()["skipped"]
 
 
 @pytest.mark.parametrize("bias", [-20.0, 20.0])
@@ -249,12 +252,10 @@ def test_what_was_answered_in_one_arm_teaches_no_other(folder: Path, recording: 
     assert pair.forgetful().method("skip-encode").drafts.after[0].name == "aligned"
 
 
-def test_an_answer_whose_features_are_no_numbers_is_left_to_the_target(folder: Path) -> None:
-    target = pair_of(folder, calibrated(20.0)).method("skip-encode").target
-    assert isinstance(target, SubstitutedTarget)
+def test_an_answer_whose_features_are_no_numbers_is_left_to_the_target() -> None:
     usual = (-0.1, -0.5, 2.0, -3.0, 9.0)
-    assert target.probability(Drafted([1], usual, {})) > 0.9
-    assert target.probability(Drafted([1], (math.nan, *usual[1:]), {})) == 0.0
+    assert probability(usual, calibrated(20.0)) > 0.9
+    assert probability((math.nan, *usual[1:]), calibrated(20.0)) == 0.0
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"predictor": {}}'])

@@ -6,6 +6,7 @@ import json
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import Calibrated, auc
 from eventspec.align.adapters import Adapter, AdapterConfig, Output
+from eventspec.align.deciding import FITTED
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.embedded import pixels_from_frames
@@ -300,14 +302,17 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
     for clip in range(80):
         for _ in range(5):
             sure = float(rng.normal())
-            rows.append((clip, (sure, 0.0, 1.0, 0.0, 0.0), bool(rng.random() < 1 / (1 + np.exp(-3 * sure)))))
+            features, right = (sure, 0.0, 1.0, 0.0, 0.0), bool(rng.random() < 1 / (1 + np.exp(-3 * sure)))
+            rows.append(recipe.JudgedAnswer(clip, {"predictor": features}, right, "How?", float(clip)))
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert recipe.save_calibrated(rows, tmp_path) is None
     found = Calibrated.load(tmp_path / ACCEPTANCE)
     assert set(found.recordings.tolist()) == set(range(1, 80, 2))
-    odd = [row for row in rows if row[0] % 2]
-    assert found.wrong.tolist() == [not row[2] for row in odd]
-    assert found.probabilities.tolist() == found.predictor.probabilities([row[1] for row in odd]).tolist()
+    odd = [row for row in rows if row.number % 2]
+    assert found.wrong.tolist() == [not row.right for row in odd]
+    assert found.probabilities.tolist() == found.predictor.probabilities([row.features["predictor"] for row in odd]).tolist()
+    assert [found.groups.labels["scene"].count(third) for third in "012"] == [65, 65, 70], "thirds of the recordings"
+    assert set(found.groups.labels["kind"]) == {""}, "nobody said of which kind the question is"
     assert auc(found.probabilities, ~found.wrong) > 0.8, "what is likely is right, not wrong"
     assert found.evidence > 5
     assert found.of == {"adapter": digest_of(tmp_path)}
@@ -319,6 +324,40 @@ def test_one_half_of_the_clips_teaches_and_the_other_says_when_to_trust(tmp_path
         assert kept.few(0.5) == "0 calibration recordings are too few for a risk of 0.5: 1 are needed at least"
 
 
+def test_rules_that_decide_early_are_calibrated_beside_the_predictor(tmp_path: Path) -> None:
+    """Where the mean row tells what will be right, the rule on it learns that; the control, on labels that are shuffled, takes
+    nothing."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    for shuffled in (False, True):
+        rng, rows = np.random.default_rng(0), list[recipe.JudgedAnswer]()
+        for clip in range(120):
+            pooled = rng.normal(size=4)
+            for question in ("How many?", "Why?"):
+                right = bool(rng.random() < 1 / (1 + np.exp(-4 * (rng.normal() if shuffled else pooled[0]))))
+                rows.append(recipe.JudgedAnswer(clip, {"events": pooled.tolist()}, right, question, float(pooled[1])))
+        assert recipe.save_calibrated(rows, tmp_path, "events", 2, {"How many?": "count"}) is None
+        found = Calibrated.load(tmp_path / "acceptance-events.json")
+        assert found.predictor.names == ("row 0", "row 1", "word 0", "word 1")
+        assert (auc(found.probabilities, ~found.wrong) > 0.85) != shuffled
+        assert (found.threshold(0.1) < 1) != shuffled
+        assert set(found.groups.labels["kind"]) == {"count", ""}
+
+
+def test_only_adapters_that_are_there_are_calibrated_again(tmp_path: Path) -> None:
+    material: Any = SimpleNamespace(file=PairFile.read(NANO))
+    with pytest.raises(BadInput, match="unknown adapter of this pair 'wide': choose from attention, features-linear"):
+        recipe.calibrate_again(material, ["wide"], tmp_path / "out", lambda *said: None)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+def test_a_calibration_leaves_the_weights_as_they_are(tmp_path: Path) -> None:
+    folder = recipe.train("nano", "smoke", recipe.Wanted(["attention"], phases=("calibration",)), tmp_path, lambda *said: None)
+    own, shipped = (PairFile.read(place).places("adapters")["attention"] for place in (folder, NANO))
+    assert digest_of(own) == digest_of(shipped)
+    assert {path.name for path in own.glob("acceptance*.json")} == {fitted.file for fitted in FITTED.values()}
+
+
 def test_unknown_kinds_and_phases_are_refused() -> None:
     with pytest.raises(BadInput, match="unknown adapter to rows 'magic': choose from linear"):
         names.check_kinds(["magic"], "rows")
@@ -328,6 +367,9 @@ def test_unknown_kinds_and_phases_are_refused() -> None:
     with pytest.raises(BadInput, match="unknown phase 'last': choose from alignment, acceptance, end-to-end"):
         names.check_phases(["last"])
     assert names.check_phases(["end-to-end", "alignment"]) == ("alignment", "end-to-end")
+    assert names.check_phases(["calibration"]) == ("calibration",)
+    with pytest.raises(BadInput, match="phase calibration leaves adapters as they are: give it alone"):
+        names.check_phases(["calibration", "alignment"])
     assert names.check_phases([]) == names.PHASES
     assert names.check_phases([], free_running=True) == ("alignment",)
     with pytest.raises(BadInput, match="have phase alignment only"):

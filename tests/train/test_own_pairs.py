@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from eventspec.align.acceptance import Calibrated
+from eventspec.align.adapters import on_grid
 from eventspec.ask import generate
 from eventspec.cli import run
 from eventspec.core import BadInput
@@ -28,7 +29,7 @@ from eventspec.recordings import Recording
 from eventspec.recordings.qa import Question, read_questions
 from eventspec.scenes.writer import write_scenes
 from eventspec.train.adapters import even
-from eventspec.train.adapting import on_grid, same_text
+from eventspec.train.adapting import same_text
 from eventspec.train.data import Branch, pack
 from eventspec.train.material import _told, same_beginnings
 from eventspec.train.workspace import Answers, Example, loading_of, who_answers
@@ -253,6 +254,10 @@ def test_where_there_is_one_recording_figures_say_that_it_was_learned_from(
     assert "learned from the only recording there is" in found["not_calibrated"]
     kept = Calibrated.load(tmp_path / "rows/pair/adapters/linear" / ACCEPTANCE)
     assert kept.few(0.4) == "0 calibration recordings are too few for a risk of 0.4: 2 are needed at least"
+    own = ("--pair", tmp_path / "rows/pair", *few[2:], tmp_path / "again")
+    again = told(capsys, "train", "adapter", "--kind", "linear", "--phase", "calibration", *own)
+    assert "learned from the only recording there is" in again["calibration"]["linear"]["not_calibrated"]
+    assert (tmp_path / "again/pair/adapters/linear" / ACCEPTANCE).is_file()
     for training in (("prior",), ("packer",)):
         assert told(capsys, "train", *training, *few, tmp_path / training[0])["learned_from_judged"]
 

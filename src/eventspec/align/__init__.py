@@ -1,1 +1,1 @@
-"""The features of events and of frames: how far apart they lie."""
+"""The features of events and of frames: how far apart they lie, and when one may stand for the other."""

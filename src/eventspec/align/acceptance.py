@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from eventspec.align.deciding import GROUPINGS
 from eventspec.core import BadCheckpoint, BadInput
 from eventspec.errors import check_risk, several
 from eventspec.files import parsed, write_text
@@ -31,9 +34,9 @@ BINS = 10
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def fit_logistic(features: Floats, right: Any, prior: Floats) -> tuple[list[float], float]:
+def fit_logistic(features: Floats, right: Any, prior: Floats, strength: float = 1.0) -> tuple[list[float], float]:
     """Weights [F] and bias under which labels bool [N] are most likely given features float64 [N, F] (binary cross-entropy),
-    with a Gaussian prior around the weights `prior`, float64 [F]."""
+    with a Gaussian prior around the weights `prior`, float64 [F], that counts so much."""
     x, y, begin = torch.from_numpy(features), torch.from_numpy(np.asarray(right, float)), torch.from_numpy(prior)
     weights, bias = begin.clone().requires_grad_(), torch.zeros((), dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([weights, bias], max_iter=200, line_search_fn="strong_wolfe")
@@ -41,7 +44,7 @@ def fit_logistic(features: Floats, right: Any, prior: Floats) -> tuple[list[floa
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
         found = torch.nn.functional.binary_cross_entropy_with_logits(x @ weights + bias, y, reduction="sum")
-        whole = found + ((weights - begin) ** 2).sum()
+        whole = found + strength * ((weights - begin) ** 2).sum()
         whole.backward()
         return whole
 
@@ -60,7 +63,7 @@ class Predictor:
     bias: float
 
     @classmethod
-    def fit(cls, names: Sequence[str], features: Any, right: Any) -> Predictor:
+    def fit(cls, names: Sequence[str], features: Any, right: Any, strength: float = 1.0) -> Predictor:
         """As `fit_logistic`, of features float [N, F], right bool [N]. BadInput for NaN, for other shapes, and where there are
         too few of either kind to learn from."""
         rows, kept = _matrix(features, len(names)), np.asarray(right, bool)
@@ -73,7 +76,7 @@ class Predictor:
                 f"{LEAST // 4} of either kind"
             )
         mean, scale = rows.mean(0), np.maximum(rows.std(0), 1e-9)
-        weights, bias = fit_logistic((rows - mean) / scale, kept, np.zeros(len(names)))
+        weights, bias = fit_logistic((rows - mean) / scale, kept, np.zeros(len(names)), strength)
         return cls(tuple(names), tuple(mean), tuple(scale), tuple(weights), bias)
 
     def probabilities(self, features: Any) -> Floats:
@@ -98,10 +101,32 @@ class Predictor:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """Which calibration answers are alike: the `kinds` of questions by their texts, as their files have them; the rates of
+    events, log(1 + events a second), that cut recordings into thirds (`cuts`, ascending); and of every answer its kind, ""
+    where there is none, and its third, by `GROUPINGS`."""
+
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    cuts: tuple[float, ...] = ()
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kinds: Mapping[str, str], questions: Sequence[str], rates: Sequence[float]) -> Groups:
+        """Of calibration answers to these questions about recordings with these rates of events."""
+        made = cls(kinds, tuple(np.quantile(rates, (1 / 3, 2 / 3)).tolist()) if len(rates) else ())
+        about = list(zip(questions, rates, strict=True))
+        return replace(made, labels={by: tuple(made.label(by, *one) for one in about) for by in GROUPINGS})
+
+    def label(self, by: str, question: str, rate: float) -> str:
+        """The group of a question about a recording with a rate of events; "" where it is in none."""
+        return self.kinds.get(question, "") if by == "kind" else str(bisect_right(self.cuts, rate))
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """A predictor, and what it said of calibration answers that it did not learn from: probabilities float64 [N], which of the
     answers would have been wrong, bool [N], and which recording each is about, int64 [N]. evidence: as `evidence_of`, of the
-    answers that it learned from. of: digests of what gave the answers, by name."""
+    answers that it learned from. of: digests of what gave the answers, by name. groups: of the answers."""
 
     predictor: Predictor
     probabilities: Floats
@@ -109,6 +134,7 @@ class Calibrated:
     recordings: np.ndarray[Any, np.dtype[np.int64]]
     evidence: float
     of: Mapping[str, str] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
 
     @classmethod
     def of_nothing(cls, names: Sequence[str], of: Mapping[str, str]) -> Calibrated:
@@ -123,20 +149,42 @@ class Calibrated:
         few = f"{several(found, 'calibration recording')} are too few for a risk of {risk:g}: {least} are needed at least"
         return few if found < least else None
 
-    def threshold(self, risk: float) -> float:
+    def group(self, by: str, label: str) -> Calibrated | None:
+        """The calibration answers of one group alone; None where there are none."""
+        here = np.array([own == label for own in self.groups.labels.get(by, ())], bool)
+        if not label or not here.any():
+            return None
+        return replace(self, probabilities=self.probabilities[here], wrong=self.wrong[here], recordings=self.recordings[here])
+
+    def threshold(self, risk: float, by: str = "", label: str = "") -> float:
         """As `threshold`, of these answers; infinite unless the predictor separates right ones from wrong ones both where it
-        learned and here: one that was fitted to noise may order these by luck."""
+        learned and here: one that was fitted to noise may order these by luck. `by`: of the group `label` alone, where that has
+        recordings enough for the risk."""
+        own = self.group(by, label)
+        if own is not None and not own.few(risk):
+            return own.threshold(risk)
         least = threshold(self.probabilities, self.wrong, self.recordings, risk)
         if least <= self.probabilities.min():
             return least  # everything may be taken, nothing has to be separated
         separates = not self.wrong.any() or above_chance(self.probabilities, ~self.wrong) > 1.645  # one-sided, at 5 %
         return least if self.evidence >= EVIDENCE and separates else math.inf
 
+    def least(self, risk: float, by: str = "", label: str = "") -> float:
+        """As `threshold`, worked out once; infinite where there are too few recordings for the risk."""
+        if (asked := (risk, by, label)) not in self._known:
+            self._known[asked] = math.inf if self.few(risk) else self.threshold(*asked)
+        return self._known[asked]
+
+    @cached_property
+    def _known(self) -> dict[tuple[float, str, str], float]:
+        return {}
+
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         rows = {"probabilities": self.probabilities.tolist(), "wrong": self.wrong.astype(int).tolist()}
         rows["recordings"] = self.recordings.tolist()
-        known = {"evidence": self.evidence, "of": dict(self.of)}
+        rows["groups"] = {by: list(labels) for by, labels in self.groups.labels.items()}
+        known = {"evidence": self.evidence, "of": dict(self.of), "kinds": dict(self.groups.kinds), "cuts": self.groups.cuts}
         write_text(path, json.dumps({"predictor": self.predictor.as_json(), **known, **rows}) + "\n")
 
     @classmethod
@@ -156,10 +204,15 @@ class Calibrated:
                 raise ValueError("a probability for every answer")
             if not ((probabilities >= 0) & (probabilities <= 1)).all():
                 raise ValueError("probabilities from 0 to 1")
+            kinds = {str(question): str(kind) for question, kind in data.get("kinds", {}).items()}
+            labels = {by: tuple(map(str, data["groups"][by])) for by in GROUPINGS if by in data.get("groups", {})}
+            groups = Groups(kinds, tuple(map(float, data.get("cuts", ()))), labels)
+            if {len(own) for own in labels.values()} - {len(wrong)} or not all(map(math.isfinite, groups.cuts)):
+                raise ValueError("a group for every answer")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise BadCheckpoint(f"{path} holds no calibrated predictor ({why}): calibrate it again") from None
-        return cls(predictor, probabilities, wrong, recordings, evidence, of)
+        return cls(predictor, probabilities, wrong, recordings, evidence, of, groups)
 
 
 def needed(risk: float) -> int:
@@ -195,7 +248,7 @@ def threshold(probabilities: Any, wrong: Any, recordings: Any, risk: float) -> f
     return allowed
 
 
-def evidence_of(names: Sequence[str], features: Any, right: Any, recordings: Any) -> float:
+def evidence_of(names: Sequence[str], features: Any, right: Any, recordings: Any, strength: float = 1.0) -> float:
     """How surely features separate right answers from wrong ones: by how many standard errors the AUC lies above chance where
     each half of the recordings is judged by a predictor fitted on the other. Of labels that mean nothing it is drawn from about
     a standard normal distribution. Features float [N, F], right bool [N], recordings [N]; -inf where a half is too small."""
@@ -204,7 +257,7 @@ def evidence_of(names: Sequence[str], features: Any, right: Any, recordings: Any
     said = np.zeros(len(rows))
     try:
         for half in (later, ~later):
-            said[half] = Predictor.fit(names, rows[~half], kept[~half]).probabilities(rows[half])
+            said[half] = Predictor.fit(names, rows[~half], kept[~half], strength).probabilities(rows[half])
     except BadInput:
         return -math.inf
     # Each half by itself: two predictors' probabilities need not compare.

@@ -13,6 +13,7 @@ sees no event and learns one row for all places.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -219,3 +220,23 @@ def pooled_layers(model: EventGpt, pixels: Tensor, layers: tuple[int, ...]) -> l
     """Event pictures float [B * images, 3, S, S] -> layers of the tower, pooled as the event model pools what it reads: each
     [B, images + tokens, C]."""
     return [model.pooled(layer) for layer in model.tower.outputs(pixels, layers)]
+
+
+def laid_out(rows: Tensor, config: EventGptConfig) -> Tensor:
+    """Rows [B, K, T, D] of a tower's K frames as an event model lays out its own, [B, images + tokens, D]: for every event
+    picture the mean over the places of the frame nearest in time, then for every place of the event tower the mean over the
+    frames there."""
+    count, images = rows.shape[1], config.images
+    nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
+    return torch.cat((rows[:, nearest].mean(2), on_grid(rows.mean(1), config.vision.tokens)), 1)
+
+
+def on_grid(rows: Tensor, tokens: int) -> Tensor:
+    """Rows [B, T, D] of a tower, of its class token and a square of patches, at the places of another one, [B, tokens, D]:
+    bilinear where their squares differ, since both look at the same scene."""
+    if rows.shape[1] == tokens:
+        return rows
+    side, wanted = (math.isqrt(count - 1) for count in (rows.shape[1], tokens))
+    grid = rows[:, 1:].transpose(1, 2).unflatten(2, (side, side))
+    placed = F.interpolate(grid.float(), (wanted, wanted), mode="bilinear", antialias=True).to(rows.dtype)
+    return torch.cat((rows[:, :1], placed.flatten(2).transpose(1, 2)), 1)

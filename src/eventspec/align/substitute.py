@@ -1,10 +1,11 @@
 """LOSSY: a target that does not look at the frames where events are enough.
 
-Its language model answers from adapted event rows first. How sure it was, token by token, how likely the answer is without any
-recording, and how much moved give the probability that this is the answer of the target that sees (`align.acceptance`);
-above a threshold that keeps a calibrated risk the answer stands, and no frame is ever encoded. Below it the target is asked,
-with the answer from events as its draft. Where earlier answers to a question were mostly not sure enough, and the lanes are
-two, the frames are encoded beside the answer from events: being unsure then costs no time.
+Its language model answers from adapted event rows first, and a rule (`align.deciding`) says whether that answer may stand. By
+the usual one, how sure it was, token by token, how likely the answer is without any recording, and how much moved give the
+probability that this is the answer of the target that sees (`align.acceptance`); above a threshold that keeps a calibrated risk
+the answer stands, and no frame is ever encoded. Below it the target is asked, with the answer from events as its draft. Where
+earlier answers to a question were mostly not sure enough, and the lanes are two, the frames are encoded beside the answer from
+events: being unsure then costs no time.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from weakref import WeakKeyDictionary
 
 import torch
 
 from eventspec.align.acceptance import Calibrated
+from eventspec.align.deciding import FEATURES as FEATURES
+from eventspec.align.deciding import Decision
 from eventspec.core import (
     BadInput,
     Context,
@@ -40,14 +43,11 @@ from eventspec.engine.generate import run
 from eventspec.engine.policy import NO_TAIL, DraftPolicy
 from eventspec.lanes.workers import Workers
 from eventspec.models.prompt import Frames
-from eventspec.models.session import LanguageTarget
+from eventspec.models.session import LanguageContext, LanguageTarget
 from eventspec.text.pieces import StopDetector
 from eventspec.trace import Lane
 from eventspec.tree import depths
 
-FEATURES = ("least", "sum", "length", "blind", "events")
-"""Log-probability of the least sure token, and of all together; the logarithm of how many there are; log-probability without
-any recording; the logarithm of how many events came a second."""
 LONGEST = 256
 """Tokens of an answer that is judged, at most; a longer one is left to the target."""
 SURE = 50.0
@@ -62,6 +62,8 @@ _FREE = ("max_new_tokens", "stop_strings", "seed", "skip_special_tokens")
 """Settings that cut an answer, or do nothing to a greedy one."""
 Blind = Callable[[str, list[int]], float]
 """(question, answer) -> its log-probability without a recording."""
+Compare = Callable[[Media, Context, Context], tuple[torch.Tensor, torch.Tensor]]
+"""(recording, adapted events, the target's own) -> what the adapter wrote and the target's own at the same places, [T, D]."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Substitute:
     workers: Workers = field(default_factory=lambda: Workers("one"))
     devices: tuple[str, str] = ("cpu", "cpu")
     """Where the target and the event model compute."""
+    compare: Compare | None = None
 
     def answer(self, media: Media, question: str, context: Context | None = None) -> Drafted:
         """The whole answer to a question, as plain greedy decoding gives it. On the target's lane; cancelling does not stop it.
@@ -99,25 +102,123 @@ class Substitute:
         tokens = run(Decoding(asked, self.workers, trace), self.workers).token_ids
         if not len(events.t) or tokens[-1] not in ends:
             return Drafted(tokens, None, trace.sizes)
-        scores = read.open(question, self.plain, NO_TAIL, Trace()).score(Proposal.chain(tokens[:-1]))
-        logs = scores.logits.float().log_softmax(-1)[torch.arange(len(tokens)), torch.tensor(tokens)]
-        rate = len(events.t) / max(1e-3, (int(events.t[-1]) - int(events.t[0])) / 1e6)
-        about = (float(logs.min()), float(logs.sum()), math.log(len(tokens)), self.blind(question, tokens), math.log1p(rate))
+        logs = self.logits(read, question, tokens).float().log_softmax(-1)[torch.arange(len(tokens)), torch.tensor(tokens)]
+        sure = float(logs.min()), float(logs.sum())
+        about = (*sure, math.log(len(tokens)), self.blind(question, tokens), rate_of(media))
         return Drafted(tokens, about, trace.sizes)
+
+    def logits(self, read: Context, question: str, tokens: list[int]) -> torch.Tensor:
+        """At every token of an answer to a question about what was read, [N, V]."""
+        return read.open(question, self.plain, NO_TAIL, Trace()).score(Proposal.chain(tokens[:-1])).logits
+
+
+def rate_of(media: Media) -> float:
+    """log(1 + events a second); 0 without any."""
+    if media.events is None or not len(times := media.events.t):
+        return 0.0
+    return math.log1p(len(times) / max(1e-3, (int(times[-1]) - int(times[0])) / 1e6))
+
+
+@dataclass
+class Known:
+    """As `deciding.Evidence`, of a recording whose events are encoded by `adapt`, and its frames by `encode`."""
+
+    substitute: Substitute
+    media: Media
+    question: str
+    adapt: Callable[[], Context | None]
+    encode: Callable[[], Context]
+    seed: int = 0
+
+    @property
+    def adapted(self) -> LanguageContext:
+        """The events as the target's language model reads them."""
+        found = self.adapt()
+        assert isinstance(found, LanguageContext), "there are events, and `Substitute.aligned` encodes them"
+        return found
+
+    @cached_property
+    def drafted(self) -> Drafted:
+        """The answer from events."""
+        return self.substitute.answer(self.media, self.question, self.adapt())
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.drafted.token_ids
+
+    @property
+    def features(self) -> tuple[float, ...] | None:
+        return self.drafted.features
+
+    @cached_property
+    def rate(self) -> float:
+        return rate_of(self.media)
+
+    @cached_property
+    def entropy(self) -> tuple[float, ...] | None:
+        if not self.rate:
+            return None
+        logs = self.substitute.logits(self.adapted, self.question, [0])[0].float().log_softmax(-1)
+        return (-float((logs.exp() * logs).sum()),)
+
+    @cached_property
+    def pooled(self) -> tuple[float, ...] | None:
+        if not self.rate:
+            return None
+        adapted = self.adapted
+        prompt = adapted.encoder.prompt(self.question, adapted.visual)
+        parts = adapted.visual, prompt.rows[prompt.visual[1] :]
+        return tuple(torch.cat([part.float().mean(0) for part in parts]).tolist())
+
+    @property
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.substitute.compare is not None, "whoever chose a rule that compares looked"
+        return self.substitute.compare(self.media, self.adapted, self.encode())
+
+    @property
+    def logits(self) -> tuple[torch.Tensor, torch.Tensor]:
+        adapted, own = (self.substitute.logits(read, self.question, self.tokens) for read in (self.adapted, self.encode()))
+        return adapted, own
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How surely the answer from events may stand, by a rule, and that answer; None where the rule said no before it was made,
+    or is yet to be asked."""
+
+    sure: float
+    drafted: Drafted | None
+
+    def stands(self, least: float) -> bool:
+        """Whether it may, from `least` on. What had no events, or did not end, never does."""
+        return self.drafted is not None and self.drafted.features is not None and self.sure >= least
 
 
 class SubstitutedTarget(Target):
-    """`target`, asked only where the answer from events is not sure enough for `risk`; always, where the calibration is of too
-    few recordings for that. `adapter` is the name of what maps the events."""
+    """`target`, asked only where a rule, `decision`, does not let the answer from events stand; always, where that keeps a
+    `risk` and its calibration is of too few recordings. `adapter` is the name of what maps the events."""
 
     lossless = False
 
-    def __init__(self, target: Target, substitute: Substitute, calibrated: Calibrated, risk: float, adapter: str) -> None:
-        self.target, self.substitute, self.calibrated, self.adapter = target, substitute, calibrated, adapter
-        self.risk, self.threshold = risk, math.inf if calibrated.few(risk) else calibrated.threshold(risk)
+    def __init__(
+        self,
+        target: Target,
+        substitute: Substitute,
+        decision: Decision,
+        calibrated: Calibrated | None,
+        risk: float,
+        adapter: str,
+    ) -> None:
+        self.target, self.substitute, self.decision, self.adapter = target, substitute, decision, adapter
+        self.calibrated, self.risk = calibrated, risk
         self.workers = Workers("two", *substitute.devices)  # answers from events beside an encoding of the frames
-        self._answers: WeakKeyDictionary[Media, dict[str, Drafted]] = WeakKeyDictionary()
+        self._answers: WeakKeyDictionary[Media, dict[str, Judged]] = WeakKeyDictionary()
         self._sure: dict[str, tuple[float, float]] = {}
+
+    @property
+    def threshold(self) -> float:
+        """The common one of a rule that keeps a risk."""
+        return math.inf if self.calibrated is None else self.calibrated.least(self.risk)
 
     @cached_property
     def limits(self) -> Limits:
@@ -131,16 +232,16 @@ class SubstitutedTarget(Target):
 
     def reset(self) -> SubstitutedTarget:
         """The same without any answers yet."""
-        return SubstitutedTarget(self.target, self.substitute, self.calibrated, self.risk, self.adapter)
+        return SubstitutedTarget(self.target, self.substitute, self.decision, self.calibrated, self.risk, self.adapter)
 
-    def answers(self, media: Media) -> dict[str, Drafted]:
+    def answers(self, media: Media) -> dict[str, Judged]:
         """What was answered from a recording's events, by question."""
         return self._answers.setdefault(media, {})
 
     def drafted(self, media: Media, question: str) -> list[int]:
         """Tokens of an answer from events that was tried before; [] for another question."""
         found = self.answers(media).get(question)
-        return [] if found is None else found.token_ids
+        return [] if found is None or found.drafted is None else found.drafted.token_ids
 
     def doubts(self, question: str) -> bool:
         """Whether earlier answers to a question, or to all where it is a new one, were sure enough less than half of the time;
@@ -164,13 +265,6 @@ class SubstitutedTarget(Target):
         asked = [(session, proposal) for session, proposal in batch if not isinstance(session, SaidSession)]
         found = iter(self.target.score(asked) if asked else [])
         return [session.score(proposal) if isinstance(session, SaidSession) else next(found) for session, proposal in batch]
-
-    def probability(self, drafted: Drafted) -> float:
-        """That it is the answer of the target that sees; 0 for one that is not to be judged, or of which nothing can be
-        computed: the target is asked then."""
-        if drafted.features is None or not all(map(math.isfinite, drafted.features)):
-            return 0.0
-        return float(self.calibrated.predictor.probabilities([drafted.features])[0])
 
 
 class SubstitutedContext(Context):
@@ -198,48 +292,67 @@ class SubstitutedContext(Context):
         for item in fields(Sampling):
             if item.name not in _FREE and getattr(sampling, item.name) != getattr(plain, item.name):
                 raise BadInput(f"the risk of skip-encode was calibrated on plain greedy answers: leave out {item.name}")
-        drafted = self._drafted(question, trace)
-        trace.sizes["drafter"] = drafted.sizes.get("visual", 0)
-        probability = owner.probability(drafted)
-        trace.skipped = drafted.features is not None and probability >= owner.threshold
-        if not trace.skipped:
-            if drafted.features is not None:
-                trace.note(f"events were not enough, the target was asked: probability {probability:.3f} of its answer")
+        judged, least = self._judged(question, trace, sampling.seed)
+        trace.rule, trace.skipped = str(owner.decision), judged.stands(least)
+        if judged.drafted is not None:
+            trace.sizes["drafter"] = judged.drafted.sizes.get("visual", 0)
+        said = owner.decision.said(judged.sure)
+        if not trace.skipped or judged.drafted is None:
+            if judged.drafted is None or judged.drafted.features is not None:
+                trace.note(f"events were not enough, the target was asked: {said}")
             return self._encoded(trace).open(question, sampling, tail, trace, taps)
-        trace.sizes.update(drafted.sizes)
-        cost = "no frame was encoded" if self._context is None else "its frames were encoded beside, and not used"
-        trace.note(f"answered from events alone, {cost}: the target's answer with probability {probability:.3f}")
-        return SaidSession(drafted.token_ids, owner.limits.vocabulary)
+        trace.sizes.update(judged.drafted.sizes)
+        why = "to decide" if owner.decision.sees_frames else "beside, and not used"
+        cost = "no frame was encoded" if self._context is None else f"its frames were encoded {why}"
+        trace.note(f"answered from events alone, {cost}: {said}")
+        return SaidSession(judged.drafted.token_ids, owner.limits.vocabulary)
 
-    def _drafted(self, question: str, trace: Trace) -> Drafted:
-        """The answer from events, known or new; a doubtful one comes from the other lane while this one encodes the frames."""
+    def _judged(self, question: str, trace: Trace, seed: int) -> tuple[Judged, float]:
+        """What the rule says of a question, known or new, and from which number on it says yes; a doubtful answer comes from
+        the other lane while this one encodes the frames."""
         owner = self.owner
-        if (known := owner.answers(self.media).get(question)) is not None:
-            return known
+        known, evidence = owner.answers(self.media), self._known(question, trace, seed)
+        least = partial(owner.decision.least, evidence, owner.calibrated, owner.risk)
+        if (judged := known.get(question)) is not None:
+            if judged.drafted is not None:
+                evidence.drafted = judged.drafted
+            return judged, least()
         # On one device there is no lane to spare.
-        if trace.device_plan != "two" or self._context is not None or not owner.doubts(question):
-            drafted = self._answered(question, trace, "target")
+        if (
+            trace.device_plan != "two"
+            or self._context is not None
+            or not (owner.decision.sees_frames or owner.doubts(question))
+        ):
+            self._draft(evidence, trace, "target")
         else:
-            coming = owner.workers.start("drafter", lambda: self._answered(question, trace, "drafter"))
+            coming = owner.workers.start("drafter", lambda: self._draft(evidence, trace, "drafter"))
             self._encoded(trace)
-            drafted = coming.result()
-        owner.remember(question, drafted.features is not None and owner.probability(drafted) >= owner.threshold)
-        return drafted
+            coming.result()
+        judged = Judged(owner.decision.sure(evidence, owner.calibrated), vars(evidence).get("drafted"))
+        known[question] = judged
+        if len(known) > KEPT:
+            del known[next(iter(known))]
+        owner.remember(question, judged.stands(least()))
+        return judged, least()
 
-    def _answered(self, question: str, trace: Trace, lane: Lane) -> Drafted:
-        """A new answer from events, which is kept: a recording that is read in parts is opened often."""
-        began, known, substitute = trace.now(), self.owner.answers(self.media), self.owner.substitute
+    def _known(self, question: str, trace: Trace, seed: int) -> Known:
+        """What a rule may ask of a question, once the events are encoded."""
+        substitute = self.owner.substitute
+        return Known(substitute, self.media, question, lambda: self._aligned, lambda: self._encoded(trace), seed)
+
+    def _draft(self, evidence: Known, trace: Trace, lane: Lane) -> None:
+        """Encode the events and answer from them, but where the rule says no before."""
+        began, owner, decision = trace.now(), self.owner, self.owner.decision
         if self._aligned is None and self.media.events is not None:
             own = trace.beside()
-            self._aligned = substitute.aligned.encode(self.media, own)
+            self._aligned = owner.substitute.aligned.encode(self.media, own)
             # The event model's vision is the drafter's, whoever's thread it ran on: the target saw no frame.
             trace.spans += [replace(span, lane=lane if span.stage == "transfer" else "drafter") for span in own.spans]
             trace.crossed += own.crossed
-        drafted = known[question] = substitute.answer(self.media, question, self._aligned)
-        if len(known) > KEPT:
-            del known[next(iter(known))]
+        asked = evidence, owner.calibrated
+        if not decision.early or decision.sure(*asked) >= decision.least(*asked, owner.risk):
+            _ = evidence.drafted
         trace.span("draft", lane, began)
-        return drafted
 
     def _encoded(self, trace: Trace) -> Context:
         if self._context is None:

@@ -95,6 +95,7 @@ class Result:
             "chosen": self.chosen,
             "lossless": self.lossless,
             "skipped": self.trace.skipped,
+            "decide": self.trace.rule or None,
             "compressor": self.trace.compressor,
             "finish_reason": self.finish_reason,
             "usage": {

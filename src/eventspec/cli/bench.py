@@ -63,10 +63,13 @@ class Compared:
         typer.Option(help="As for generate. One row more: aligned or event-eagle with another adapter. Repeatable."),
     ] = None
     risk: options.Risk = None
+    decide: Annotated[
+        list[str] | None, typer.Option(help="As for generate. One row more: skip-encode by another rule. Repeatable.")
+    ] = None
 
     def split(self, alone: bool) -> tuple[options.Chosen, dict[str, list[str]]]:
         """What the methods themselves draft with, of a checkpoint that answers `alone`, and what is a row of its own."""
-        kinds = {name: getattr(self, name) or [] for name in ("drafter", "head", "compress", "adapter")}
+        kinds = {name: getattr(self, name) or [] for name in ("drafter", "head", "compress", "adapter", "decide")}
         own = {name: given[0] for name, given in kinds.items() if alone and given}
         return options.Chosen(**own, risk=self.risk), {name: given[len(given) and alone :] for name, given in kinds.items()}
 

@@ -16,7 +16,7 @@ GROUPS = {
         *("recording", "video", "events", "sensor", "monotonic", "drop_outside", "event_offset", "window", "start", "end"),
     ),
     "Models": (
-        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "frames"),
+        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "decide", "frames"),
         *("allow_extrapolation", "compat", "dtype", "device", "ignore_generation_config", "device_plan", "draft"),
     ),
     "Sampling": (

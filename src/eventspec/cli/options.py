@@ -58,6 +58,13 @@ DevicePlan = Annotated[
     Literal["auto", "one", "two"], typer.Option(help="one: shared by the models; two: one each, on a CPU a core; auto.")
 ]
 Risk = Annotated[float | None, typer.Option(help="For method skip-encode: the share of answers that may differ, as 0.05.")]
+Decide = Annotated[
+    str | None,
+    typer.Option(
+        help="For method skip-encode: the rule that lets an answer from events stand, predictor (the default), entropy or "
+        "events, also by kind or scene as predictor:kind; cosine:T, kl:X or score, which encode the frames."
+    ),
+]
 Target = Annotated[Path | None, path("A checkpoint folder that answers, instead of a pair.")]
 Precision = Literal["float32", "bfloat16", "float16", "auto", "nf4", "int8"]
 Dtype = Annotated[
@@ -115,6 +122,7 @@ class Chosen:
     compress: Compress = None
     adapter: Adapter = None
     risk: Risk = None
+    decide: Decide = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -146,9 +154,9 @@ class Models:
     def check(self, methods: Sequence[str], chosen: Chosen, also: Mapping[str, Iterable[str]] | None = None) -> list[Path]:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
-        from eventspec.pairs.fitting import check_loading, check_parts
+        from eventspec.pairs.fitting import check_decisions, check_loading, check_parts
         from eventspec.pairs.inventory import check_offered
-        from eventspec.pairs.names import CHOICES, DRAFTLESS, check_choices, check_method
+        from eventspec.pairs.names import CHOICES, DRAFTLESS, SKIP, check_choices, check_decision, check_method
 
         for method in methods:
             check_method(method)
@@ -157,6 +165,9 @@ class Models:
         check_devices(self.device, self.drafter_device)
         if chosen.risk is not None:
             check_risk(chosen.risk)
+        decisions = [check_decision(rule, None) for rule in (also or {}).get("decide", ())]
+        if chosen.decide is not None:
+            decisions.append(check_decision(chosen.decide, chosen.risk))
         if self.vocabulary != "auto" and not (chosen.drafter or (also or {}).get("drafter")):
             raise BadInput("--vocabulary says how the ids of a drafter become the target's: give --drafter as well")
         if self.draft == "always" and set(methods) <= set(DRAFTLESS) and not any((also or {}).values()):
@@ -178,7 +189,8 @@ class Models:
         parts["drafter"] = [] if which is None else [f"{which}:{mapping}"]
         given = {name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}
         reads = None if chosen.adapter is None else next((one for one in methods if one in CHOICES["adapter"]), None)
-        return [file.folder, *check_parts(given, file, reads)]
+        check_decisions(decisions, file, chosen.adapter)
+        return [file.folder, *check_parts(given, file, None if reads == SKIP and chosen.decide else reads)]
 
     def file(self, chosen: Chosen | None = None) -> PairFile:
         """Who answers, as a pair's file: that of --pair, or one of --target and what drafts for it."""
@@ -286,7 +298,9 @@ class Models:
         loaded = loaded if chosen.head is None else loaded.with_head(chosen.head)
         loaded = loaded if chosen.compress is None else loaded.with_compression(chosen.compress)
         if chosen.adapter is not None:
-            loaded = loaded.with_adapter(chosen.adapter, next((one for one in methods if one in CHOICES["adapter"]), None))
+            reads = None if chosen.decide else next((one for one in methods if one in CHOICES["adapter"]), None)
+            loaded = loaded.with_adapter(chosen.adapter, reads)
+        loaded = loaded if chosen.decide is None else loaded.with_decision(chosen.decide, chosen.adapter)
         loaded = loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
         return loaded.drafting(self.draft)
 

@@ -12,7 +12,7 @@ from eventspec.cli.help import App
 from eventspec.cli.learning import Learning, agreement, whose
 from eventspec.errors import BadInput, check_known, several
 from eventspec.files import read_json
-from eventspec.train.names import PRESETS, check_kinds, check_losses, check_phases
+from eventspec.train.names import CALIBRATION, PRESETS, check_kinds, check_losses, check_phases
 
 Kinds = Annotated[
     list[str] | None,
@@ -25,7 +25,11 @@ Written = Annotated[
     str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
 ]
 Phases = Annotated[
-    list[str] | None, typer.Option(help="alignment, acceptance or end-to-end; by default all three. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        help="alignment, acceptance or end-to-end; by default all three. Repeatable. calibration: adapters to rows that the "
+        "pair has are calibrated again for skip-encode, and stay as they are."
+    ),
 ]
 FreeRunning = Annotated[
     bool,
@@ -68,28 +72,37 @@ def adapter(
     from eventspec.train import adapters as recipe
 
     written: Any = output
+    again = phases == (CALIBRATION,)
+    if again and output != "rows":
+        raise BadInput(f"phase {CALIBRATION} is for method skip-encode, which reads adapters to rows: leave --output out")
     wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
 
-    seconds = len(kinds) * sum(recipe.SHARES[phase] for phase in phases) * recipe.PRESETS[preset].stage.seconds
+    seconds = len(kinds) * sum(recipe.SHARES.get(phase, 0.0) for phase in phases) * recipe.PRESETS[preset].stage.seconds
 
     def figures_of(folder: Path) -> tuple[dict[str, Any], list[str]]:
         figures = read_json(folder / recipe.FIGURES)
-        made = {name: figures["calibration"][name] for name in (recipe.name_of(one, written) for one in kinds)}
+        made = {name: figures["calibration"].get(name, {}) for name in (recipe.name_of(one, written) for one in kinds)}
         failed = {name: own["not_calibrated"] for name, own in made.items() if own.get("not_calibrated") is not None}
         learning.note(f"{name}: method skip-encode asks the target always ({why})" for name, why in failed.items())
         lines = [
             f"{name:<19} {own['tokens']:.1%} of the tokens right, {own['leading']:.1f} leading ones of an answer, "
             f"{own['answers']:.1%} of {several(own['n_answers'], 'answer')} whole{whose(own) or ', held out'}"
             for name, own in made.items()
+            if "tokens" in own
         ]
-        method, best = "aligned" if written == "rows" else "event-eagle", max(made, key=lambda name: made[name]["leading"])
+        method, best = (
+            "aligned" if written == "rows" else "event-eagle",
+            max(made, key=lambda name: made[name].get("leading", 0.0)),
+        )
         use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
+        if again:
+            use = f"the pair with its adapters calibrated is in {folder}: use it with --pair {folder} --method skip-encode"
         if free_running:
             use = f"two texts that differ give no drafts: the figures are in {folder / recipe.FIGURES}, and there is no pair"
         return figures, [*lines, use]
 
     train = partial(recipe.train, learning.name, wanted=wanted)
-    stages = learning.stages(*phases, *(["calibrate"] if output == "rows" else []))
+    stages = learning.stages(*([] if again else phases), *(["calibrate"] if output == "rows" else []))
     learning.run(train, recipe.PRESETS[preset], given, stages, figures_of, seconds)
 
 

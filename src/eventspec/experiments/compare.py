@@ -31,7 +31,7 @@ from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import Pair, warm_up
 from eventspec.pairs.methods import drafting_by
-from eventspec.pairs.names import EVENT_METHOD, LOSSY, USUAL_MAPPING, name_and_choice
+from eventspec.pairs.names import EVENT_METHOD, LOSSY, SKIP, USUAL_MAPPING, name_and_choice
 from eventspec.recordings import Recording
 from eventspec.recordings.qa import Opening, Question
 
@@ -57,7 +57,8 @@ def arms_of(
 
 def others_of(pair: Pair, choices: Mapping[str, Sequence[str]], events: str = EVENTS[0], fit: bool = True) -> list[Arm]:
     """Arms beyond the methods, with other parts of the same target: `choices` has names of event drafters (`drafter`), heads
-    (`head`), compressions (`compress`) and adapters (`adapter`). `fit`: heads draft as is worth it on this machine."""
+    (`head`), compressions (`compress`), adapters (`adapter`) and rules of skip-encode (`decide`). `fit`: heads draft as is
+    worth it on this machine."""
     drafters, heads, compressions, adapters = (choices.get(name, ()) for name in ("drafter", "head", "compress", "adapter"))
     mapped = [(name, name_and_choice(name, USUAL_MAPPING, pair.parts.drafters)) for name in drafters]
     made = [(EVENT_METHOD, name, pair.with_event_drafter(*chosen)) for name, chosen in mapped]
@@ -65,6 +66,7 @@ def others_of(pair: Pair, choices: Mapping[str, Sequence[str]], events: str = EV
     made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
     made += [(drafting_by(pair.parts, name), name, pair.with_adapter(name)) for name in adapters]
+    made += [(SKIP, rule, pair.with_decision(rule)) for rule in choices.get("decide", ())]
     return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
 
 

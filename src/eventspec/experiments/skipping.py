@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.errors import BadInput
 from eventspec.experiments.figures import Row, column
@@ -66,8 +68,8 @@ class Skipping:
             raise BadInput("--accept-share: the pair has no calibrated adapter, by which skip-encode answers: leave it out")
         source = "--accept-share"
         if share is None:
-            known = target.calibrated.probabilities
-            share = float((known >= target.threshold).mean()) if len(known) else 0.0
+            known = () if target.calibrated is None else target.calibrated.probabilities
+            share = float((np.asarray(known) >= target.threshold).mean()) if len(known) else 0.0
             source = f"calibration of adapter {target.adapter}: of {len(known)} answers, at a risk of {target.risk:g}"
         aligned = [found[ALIGNED] for found in answers if ALIGNED in found]
         rows, prefill = (mean(column(*of)) or 0.0 for of in ((own, "drafter_vision"), (aligned, "drafter_prefill")))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eventspec.align.deciding import FITTED, Decision
 from eventspec.errors import BadInput, check_known, check_scale
 from eventspec.files import read_json
 from eventspec.machine import NO_SPREAD, SPREAD, unusable
@@ -163,6 +164,19 @@ def _adapter(which: str, file: PairFile, method: str | None) -> Path:
         raise uncalibrated(which)
     _check_sizes(folder, "adapter", file, {"hidden_size": data.get("width")})
     return folder
+
+
+def check_decisions(decisions: Iterable[Decision], file: PairFile, adapter: str | None) -> None:
+    """BadInput for rules of skip-encode that a pair has no adapter for, or one that was not calibrated for them."""
+    for decision in decisions:
+        places = file.places("adapters")
+        rows = (name for name, place in places.items() if read_json(place / "config.json").get("output") == "rows")
+        if (which := adapter or next(rows, None)) is None:
+            raise BadInput(f"--decide {decision}: pair {file.name} has no adapter to rows, see `eventspec train adapter`")
+        folder, rule = _part("adapter", which, places)[0], decision.calibration
+        check_adapter(which, EVENT_EAGLE if read_json(folder / "config.json").get("output") == "features" else ALIGNED, SKIP)
+        if rule is not None and not (folder / FITTED[rule].file).is_file():
+            raise uncalibrated(which, rule)
 
 
 def _sees_both(file: PairFile) -> bool:

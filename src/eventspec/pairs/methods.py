@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from eventspec.align.deciding import USUAL_RULE, Decision
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder, FastVTarget
 from eventspec.core import BadCheckpoint, BadInput, Drafter, Sampling, Target
@@ -222,35 +223,43 @@ def drafting_by(parts: Parts, adapter: str) -> str:
     return EVENT_EAGLE if parts.adapters.output(adapter) == "features" else ALIGNED
 
 
-def skip_encode(parts: Parts, name: str | None = None, risk: float | None = None) -> Method | None:
-    """LOSSY: answers from events alone where the share of wrong ones among all stays below `risk` (default `USUAL_RISK`). None
-    where there is no adapter that was calibrated for it; BadInput and BadCheckpoint for an adapter or a risk that was asked for
-    and cannot be had: who does not ask, and uses other methods, is not kept from it by a calibration that cannot be read."""
-    adapters, allowed = parts.adapters, USUAL_RISK if risk is None else risk
+def skip_encode(
+    parts: Parts, name: str | None = None, risk: float | None = None, decision: Decision | None = None
+) -> Method | None:
+    """LOSSY: answers from events alone where a rule allows it, usually where the share of wrong ones among all stays below
+    `risk` (default `USUAL_RISK`). None where there is no adapter that was calibrated for it; BadInput and BadCheckpoint for an
+    adapter, a risk or a rule that was asked for and cannot be had: who does not ask, and uses other methods, is not kept from
+    it by a calibration that cannot be read."""
+    adapters, allowed, asked = parts.adapters, USUAL_RISK if risk is None else risk, (name, risk, decision) != (None,) * 3
     if adapters is None or (which := name or adapters.usual("rows")) is None:
         return None
+    rule, calibrated = decision or Decision(USUAL_RULE), None
     try:
-        calibrated = adapters.calibrated(which)
+        calibrated = None if rule.calibration is None else adapters.calibrated(which, rule.calibration)
     except BadCheckpoint:
-        if name is None and risk is None:
+        if not asked:
             return None
         raise
-    if calibrated is None and name is None and risk is None:
-        return None
-    if calibrated is None:
-        raise uncalibrated(which)
-    few = calibrated.few(allowed)
+    grouped = rule.argument if rule.risky else ""
+    if rule.calibration is not None and (calibrated is None or (grouped and grouped not in calibrated.groups.labels)):
+        if not asked:
+            return None
+        raise uncalibrated(which, str(rule) if grouped else rule.calibration)
+    few = calibrated.few(allowed) if calibrated is not None and rule.risky else None
     if few is not None and risk is not None:
         raise BadInput(few)
-    target = SubstitutedTarget(parts.target, substitute_of(parts, which), calibrated, allowed, which)
-    lossy = (
-        f"lossy, by adapter {which}: of answers about recordings like those of its calibration, {allowed:.3g} at most are not "
-        "the target's on average; for other recordings nothing is known"
-    )
-    notes = (*parts.notes, lossy)
+    target = SubstitutedTarget(parts.target, substitute_of(parts, which), rule, calibrated, allowed, which)
+    how = f"lossy, by adapter {which}" + ("" if rule == Decision(USUAL_RULE) else f" and rule {rule}")
+    if rule.risky:
+        kept = f"{allowed:.3g} at most are not the target's on average; for other recordings nothing is known"
+        notes = (*parts.notes, f"{how}: of answers about recordings like those of its calibration, {kept}")
+    else:
+        notes = (*parts.notes, f"{how}: how many of its answers are not the target's is not known")
+    if rule.sees_frames:
+        notes = (*notes, f"rule {rule} compares with the target's own: its frames are encoded, and no time is saved there")
     if few is not None:
         notes = (*notes, f"{few}; the target is always asked")
-    elif target.threshold > 1:
+    elif rule.risky and not grouped and target.threshold > 1:
         notes = (*notes, f"at a risk of {allowed:.3g} no answer is sure enough: the target is always asked")
     made = skipping(replace(autoregressive(parts), policy=replace(parts.policy, max_nodes=24)), target)
     return replace(made, drafter_needs="events", notes=notes)
@@ -268,7 +277,7 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
         raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
     target, prior = LanguageTarget(parts.adapters.encoder(name), lossless=False), parts.prior
     made = Substitute(target, lambda question, answer: 0.0, parts.tokens.sampling(Sampling(max_new_tokens=LONGEST)))
-    made = replace(made, devices=parts.adapters.devices)
+    made = replace(made, devices=parts.adapters.devices, compare=parts.adapters.compared)
     if prior is None:
         return made
     return replace(made, blind=prior.log_probability, drafts=Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eventspec.align.deciding import FITTED, USUAL_RULE, Decision
 from eventspec.errors import BadInput, check_known
 from eventspec.files import check_name
 
@@ -56,6 +57,7 @@ CHOICES = {
     "compress": (LOSSY,),
     "adapter": (ALIGNED, EVENT_EAGLE, SKIP, HYBRID),
     "risk": (SKIP,),
+    "decide": (SKIP,),
 }
 """What may be chosen beside a method, and the methods that use it."""
 WANTED = {
@@ -74,7 +76,7 @@ BRANCHES = ("prune", "pool", "max", "convolve", "resample", "none")
 """Of the elastic compressor of a head: one may be forced, instead of the one that its gate chooses."""
 SMALL_VLM = "massv"
 SMALL_VLM_TREES = ("dynamic", "pruned")
-ACCEPTANCE = "acceptance.json"
+ACCEPTANCE = FITTED[USUAL_RULE].file
 """In an adapter's folder: its calibrated acceptance predictor."""
 COMPRESSIONS = ("prune", "pool", "attention", "grid", "max", "fastv", "packer")
 USUAL_MAPPING = "auto"
@@ -112,9 +114,19 @@ def check_adapter(adapter: str, by: str, method: str | None) -> None:
         raise BadInput(f"adapter {adapter} is for method {by}: name another one for method {method}")
 
 
-def uncalibrated(adapter: str) -> BadInput:
-    """Of an adapter that is to answer alone."""
-    return BadInput(f"adapter {adapter} was not calibrated: method {SKIP} does not know when to trust it")
+def uncalibrated(adapter: str, rule: str = USUAL_RULE) -> BadInput:
+    """Of an adapter that is to answer alone, by a rule."""
+    problem = f"adapter {adapter} was not calibrated: method {SKIP} does not know when to trust it"
+    rule = "" if rule == USUAL_RULE else f" by rule {rule}"
+    return BadInput(f"{problem}{rule}; `eventspec train adapter --kind KIND --phase calibration` makes that known")
+
+
+def check_decision(decide: str, risk: float | None) -> Decision:
+    """The rule that was typed; BadInput for what is none, and for a risk beside one that keeps none."""
+    decision = Decision.parse(decide)
+    if risk is not None and not decision.risky:
+        raise BadInput(f"--risk is not used by rule {decision}: it is for the rules {', '.join(FITTED)}")
+    return decision
 
 
 def name_and_choice(text: str, usual: str, known: Container[str] = ()) -> tuple[str, str]:

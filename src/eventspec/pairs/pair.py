@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eventspec.align.deciding import Decision
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
@@ -49,6 +50,7 @@ from eventspec.pairs.names import (
     CompressionSpec,
     HeadSpec,
     check_adapter,
+    check_decision,
 )
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.parts import Parts
@@ -204,19 +206,32 @@ class Pair:
             calibrated = adapters.calibrated(adapter)
         if calibrated is None and method != SKIP:
             return own
-        # A risk that nobody asked for refuses no adapter: it asks the target where it was calibrated on too little.
-        asked = self._skipping.risk if self._skipping and self._skipping.risk != USUAL_RISK else None
-        return own._skipping_by(adapter, asked)
+        return own._skipping_by(adapter, self._asked_risk)
 
     def with_risk(self, risk: float, adapter: str | None = None) -> Pair:
         """With another risk for method skip-encode: the share of all answers that may differ from the target's, in (0, 1), on
         average over calibrations. BadInput for another number, for a calibration that is too small for it, and for a pair
         without a calibrated adapter."""
         check_risk(risk)
-        return self._skipping_by(adapter or (self._skipping.adapter if self._skipping else None), risk)
+        decision = self._skipping.decision if self._skipping and self._skipping.decision.risky else None
+        return self._skipping_by(adapter or (self._skipping.adapter if self._skipping else None), risk, decision)
 
-    def _skipping_by(self, adapter: str | None, risk: float | None) -> Pair:
-        if (made := skip_encode(self.parts, adapter, risk)) is None:
+    def with_decision(self, rule: str, adapter: str | None = None) -> Pair:
+        """With another rule of `align.deciding.RULES` for method skip-encode, NAME or NAME:ARGUMENT: predictor, entropy and
+        events keep the risk that there is, cosine:T, kl:X and score promise nothing. BadInput for another rule, for an adapter
+        that was not calibrated for it, and for a pair without any."""
+        decision = check_decision(rule, None)
+        used = adapter or (self._skipping.adapter if self._skipping else None)
+        return self._skipping_by(used, self._asked_risk if decision.risky else None, decision)
+
+    @property
+    def _asked_risk(self) -> float | None:
+        """The risk of method skip-encode. One that nobody asked for refuses no adapter: it asks the target where it was
+        calibrated on too little."""
+        return self._skipping.risk if self._skipping and self._skipping.risk != USUAL_RISK else None
+
+    def _skipping_by(self, adapter: str | None, risk: float | None, decision: Decision | None = None) -> Pair:
+        if (made := skip_encode(self.parts, adapter, risk, decision)) is None:
             raise BadInput(f"pair {self.name} has no adapter that was calibrated: method {SKIP} cannot keep a risk")
         return self.with_method(SKIP, made)
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.align.acceptance import Calibrated
-from eventspec.align.adapters import Adapter, AdapterConfig, Output, pooled_layers
-from eventspec.align.substitute import FEATURES
+from eventspec.align.adapters import Adapter, AdapterConfig, Output, laid_out, pooled_layers
+from eventspec.align.deciding import FEATURES, FITTED, USUAL_RULE
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
-from eventspec.core import BadCheckpoint, BadInput, EventSlice, Trace
+from eventspec.core import BadCheckpoint, BadInput, Context, EventSlice, Media, Trace
 from eventspec.drafters.language_model import Scored
 from eventspec.files import write_text
 from eventspec.models import configuration as fields
@@ -25,6 +25,7 @@ from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing, projected
+from eventspec.models.session import LanguageContext
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.names import ACCEPTANCE as ACCEPTANCE
@@ -77,13 +78,14 @@ class Adapters:
             raise BadInput(f"{folder}: this adapter writes {own}, and the method reads {output}: name another one")
         return adapter
 
-    def calibrated(self, name: str) -> Calibrated | None:
-        """What is known of the answers that an adapter gives from events alone; None where it was not calibrated. BadInput, and
-        BadCheckpoint for a damaged file, and for one of an adapter whose weights were others."""
-        path = self.folder(name) / ACCEPTANCE
+    def calibrated(self, name: str, rule: str = USUAL_RULE) -> Calibrated | None:
+        """What a rule of `deciding.FITTED` knows of the answers that an adapter gives from events alone; None where it was not
+        calibrated. BadInput, and BadCheckpoint for a damaged file, and for one of an adapter whose weights were others."""
+        path, names = self.folder(name) / FITTED[rule].file, FITTED[rule].names(self.target.config.language.hidden_size)
         found = Calibrated.load(path) if path.is_file() else None
-        if found is not None and found.predictor.names != FEATURES:
-            raise BadCheckpoint(f"{path}: it goes by {', '.join(found.predictor.names)}, wanted {', '.join(FEATURES)}")
+        if found is not None and found.predictor.names != names:
+            goes, wanted = (", ".join(own[: len(FEATURES)]) for own in (found.predictor.names, names))
+            raise BadCheckpoint(f"{path}: it goes by {goes}, wanted {wanted}")
         if found is not None and found.of.get("adapter") != digest_of(self.folder(name)):
             raise BadCheckpoint(
                 f"{path}: it was calibrated with other weights of the adapter: `eventspec train adapter` calibrates it"
@@ -93,8 +95,11 @@ class Adapters:
     def encoder(self, name: str) -> EventEncoder:
         """The target's prompt with adapted event rows where its visual rows would be; BadInput for an unknown adapter,
         BadCheckpoint for one that does not fit."""
-        adapter, drafter = self._loaded(name, "rows"), self.drafter
-        vision = self.events.vision
+        return self.writing(self._loaded(name, "rows"))
+
+    def writing(self, adapter: Adapter) -> EventEncoder:
+        """The same through an adapter to rows that is there."""
+        drafter, vision = self.drafter, self.events.vision
         assert vision is not None  # `whole` looked
 
         def see(events: EventSlice) -> Tensor:
@@ -102,6 +107,15 @@ class Adapters:
             return projected(lambda last: adapter(layers)[0], layers[-1])
 
         return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
+
+    def compared(self, media: Media, adapted: Context, own: Context) -> tuple[Tensor, Tensor]:
+        """What an adapter wrote of a recording's events, and the target's own at the same places, [T, D] each; BadInput
+        without frames."""
+        assert isinstance(adapted, LanguageContext) and isinstance(own, LanguageContext)  # a target of ours
+        if not len(own.visual):
+            raise BadInput("the recording has no frames in this window: a rule that compares features needs the target's own")
+        rows = own.visual.unflatten(0, (1, -1, self.target.config.vision.tokens))
+        return adapted.visual, laid_out(rows, self.drafter.config)[0]
 
     def scored(self, name: str) -> Scored:
         """Tokens after what the event model's language model computes, named by the target's own head through an adapter to

@@ -219,6 +219,10 @@ FORMS: dict[str, dict[str, Answer]] = {
 """By the kind of question: the wordings, and how each is answered."""
 
 
+KINDS = {wording: kind for kind, wordings in FORMS.items() for wording in wordings}
+"""The kind of every wording."""
+
+
 def questions(facts: Facts, seed: int) -> list[QA]:
     """One question of every kind about a clip, in an order and in wordings drawn from `seed`."""
     rng = np.random.default_rng((seed, 7))

@@ -87,7 +87,9 @@ class Trace:
     near_ties: int = 0
     """Committed positions whose decision, greedy or drawn, was closer than the target's measured rounding."""
     skipped: bool = False
-    """Whether the answer came from events alone, and the target read no frame (method skip-encode)."""
+    """Whether the answer came from events alone, and the target gave none (method skip-encode)."""
+    rule: str = ""
+    """The rule that decided so (method skip-encode)."""
     compressor: str | None = None
     """The branch of its compressor by which a head saw the visual rows; None where none was chosen."""
     shared: bool = False

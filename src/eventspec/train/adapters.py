@@ -18,17 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.align.acceptance import Calibrated, Predictor, evidence_of
+from eventspec.align.acceptance import Calibrated, Groups, Predictor, evidence_of
 from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output
-from eventspec.align.substitute import FEATURES
-from eventspec.core import BadInput
+from eventspec.align.deciding import FITTED, USUAL_RULE
+from eventspec.align.substitute import Known
+from eventspec.core import BadInput, Context, Media, Trace
+from eventspec.errors import check_known
 from eventspec.files import parsed, read_json, write_text
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_pair
 from eventspec.pairs.methods import substitute_of
 from eventspec.pairs.pair_file import PairFile
-from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
+from eventspec.pairs.trained import digest_of, save_adapter
 from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
@@ -36,13 +38,23 @@ from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, rounded, run_stage
 from eventspec.train.material import Material, Models, Told, every_question, material_of
 from eventspec.train.models import initialise
-from eventspec.train.names import PHASES, Given, check_phases
+from eventspec.train.names import CALIBRATION, PHASES, Given, check_phases
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.recorded import Recorded
 
-JudgedAnswer = tuple[int, tuple[float, ...], bool]
-"""The number of a recording, one for all windows of it, the features of an answer from events about it, and whether it is the
-target's."""
+
+@dataclass(frozen=True)
+class JudgedAnswer:
+    """An answer from events about a recording, whose number is one for all windows of it: by the rules of `deciding.FITTED`
+    their features, whether it is the target's; the question, and the recording's rate of events."""
+
+    number: int
+    features: Mapping[str, Sequence[float]]
+    right: bool
+    question: str = ""
+    rate: float = 0.0
+
+
 FIGURES = "adapters/adapters.json"
 """In a pair's folder: what its adapters reached on calibration clips."""
 NONE_APART = "it learned from the only recording there is: no other one says how often it is right"
@@ -83,7 +95,7 @@ def train(
     """Train adapters for a pair, and write OUT/pair: the pair with them, the best first. Picks up where a run was interrupted,
     with any number of processes; the first of them does alone what is not training."""
     preset, output, free_running = preset_of(PRESETS, size), wanted.output, wanted.free_running
-    chosen = check_phases(wanted.phases, free_running)
+    again = (chosen := check_phases(wanted.phases, free_running)) == (CALIBRATION,)
 
     def begin(models: Models) -> dict[str, object]:
         between = {"target": fingerprint(models.target), "drafter": fingerprint(models.events)}
@@ -91,7 +103,11 @@ def train(
         losses = {"losses": list(wanted.losses)} if wanted.losses else {}
         return {**between, **what, "free_running": free_running, **losses}
 
+    if again:  # nothing learns from what is answered
+        preset = replace(preset, answered=1)
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
+    if again:
+        return calibrate_again(material, wanted.kinds, out, report)
     target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
     torch.manual_seed(0)
     width = target.config.language.hidden_size
@@ -117,10 +133,8 @@ def train(
         write_figures(out / FIGURES, last_row(log), adapters, material.learned_from_judged)
         # Beside it, what they make of the target's own text: else two trainings would be judged by two tests.
         judge = FeatureTraining(frozen, events, adapters, learned.source, {}, preset.packed)
-        same, theirs = (
-            alike_share(training.answers, judged_text),
-            judge.agreement(judged.source, even(judged.answers, judged.recording)),
-        )
+        theirs = judge.agreement(judged.source, even(judged.answers, judged.recording))
+        same = alike_share(training.answers, judged_text)
         write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
     whole = export(material.file, adapters, (drafter, frozen), out, log, material.learned_from_judged)
@@ -206,46 +220,83 @@ def write_figures(
     return figures
 
 
+def calibrate_again(material: Material, kinds: Sequence[str], out: Path, report: Report) -> Path:
+    """Write OUT/pair: the pair, its adapters to rows of some kinds calibrated as after a training. BadInput for others."""
+    check_known("adapter of this pair", kinds, material.file.tables["adapters"])
+    with changed_pair(material.file, out) as made:
+        for kind in kinds:  # they may lie elsewhere
+            place = made.folder / "adapters" / kind
+            if not place.exists():
+                shutil.copytree(material.file.places("adapters")[kind], place)
+        if not (made.folder / FIGURES).exists():
+            write_text(made.folder / FIGURES, json.dumps({"calibration": {}}) + "\n")
+        made.with_table("adapters", {**made.tables["adapters"], **{kind: f"adapters/{kind}" for kind in kinds}}).write()
+    for kind in kinds:
+        calibrate(out / "pair", kind, material, report)
+    return out / "pair"
+
+
 def calibrate(pair: Path, name: str, material: Material, report: Report) -> None:
-    """Compare what an adapter answers from events alone with the target's own answers: the predictor of method skip-encode
-    learns from one half of the recordings, its threshold comes from the other. Where there are too few the figures say so, and
+    """Compare what an adapter answers from events alone with the target's own answers: the predictors of method skip-encode
+    learn from one half of the recordings, their thresholds come from the other. Where there are too few the figures say so, and
     where all were learned from: an adapter that knows answers by heart says nothing of another recording."""
-    learned = material.learned_from_judged
-    why = save_calibrated([] if learned else list(_from_events(pair, name, material.judged, report)), pair / "adapters" / name)
+    learned, folder = material.learned_from_judged, PairFile.read(pair).places("adapters")[name]
+    rows = [] if learned else list(_from_events(pair, name, material.judged, report))
+    width, kinds = material.target.config.language.hidden_size, material.judged.kinds
+    found = {rule: save_calibrated(rows, folder, rule, width, kinds) for rule in FITTED}
+    why = found[USUAL_RULE]
     if why is None and isinstance(material.judged.source, Recorded):
         calibrated = (question.resolved for question in material.judged.source.asked)
         PairFile.read(pair).having_learned("skip-encode", calibrated).write()
     if why is not None:
         figures = read_json(pair / FIGURES)
-        figures["calibration"][name]["not_calibrated"] = NONE_APART if learned else why
+        figures["calibration"].setdefault(name, {})["not_calibrated"] = NONE_APART if learned else why
         write_text(pair / FIGURES, json.dumps(figures) + "\n")
 
 
 def _from_events(pair: Path, name: str, judged: Told, report: Report) -> Iterator[JudgedAnswer]:
     substitute, total = substitute_of(load_pair(pair, "one", fit=False).parts, name), sum(map(len, judged.answers.values()))
-    for place, (number, media, question, branch) in enumerate(every_question(judged), 1):
+    media: Media | None = None
+    for place, (number, seen, question, branch) in enumerate(every_question(judged), 1):
         with torch.inference_mode():
-            drafted = substitute.answer(media, question)
-        if drafted.features is not None:  # others are never taken
-            yield judged.recording(number), drafted.features, drafted.token_ids == branch.answer
+            if seen is not media:  # all questions about a recording come together
+                media, read = seen, substitute.aligned.encode(seen, Trace())
+            known = Known(substitute, seen, question, partial(_same, read), partial(_same, read))
+            features = {rule: own for rule, fitted in FITTED.items() if (own := fitted.read(known)) is not None}
+        if known.features is not None:  # others are never taken
+            right = known.tokens == branch.answer
+            yield JudgedAnswer(judged.recording(number), features, right, question, known.rate)
         report("calibrate", place / total, {})
 
 
-def save_calibrated(rows: Sequence[JudgedAnswer], folder: Path) -> str | None:
-    """Fit on the recordings of even numbers, and keep what that predicts for the others. Where there are too few, what is
-    lacking; what is kept then never trusts an answer."""
-    learned, judged = ([row for row in rows if row[0] % 2 == half] for half in (0, 1))
-    of = {"adapter": digest_of(folder)}
-    numbers, features, right = zip(*learned, strict=True) if learned else ((), (), ())
+def _same(read: Context) -> Context:
+    return read
+
+
+def save_calibrated(
+    rows: Sequence[JudgedAnswer],
+    folder: Path,
+    rule: str = USUAL_RULE,
+    width: int = 1,
+    kinds: Mapping[str, str] | None = None,
+) -> str | None:
+    """Fit a rule of `deciding.FITTED`, for a target of this width, on the recordings of even numbers, and keep what that
+    predicts for the others, and which of those are alike by the `kinds` of questions. Where there are too few, what is lacking;
+    what is kept then never trusts an answer."""
+    learned, judged = ([row for row in rows if row.number % 2 == half] for half in (0, 1))
+    fitted, of = FITTED[rule], {"adapter": digest_of(folder)}
+    names, strength, path = fitted.names(width), fitted.strength, folder / fitted.file
+    features, right = [row.features[rule] for row in learned], [row.right for row in learned]
     try:
         if not judged:
             raise BadInput("no answer from events came to an end about the recordings that are kept to calibrate on")
-        predictor = Predictor.fit(FEATURES, features, right)
+        predictor = Predictor.fit(names, features, right, strength)
     except BadInput as error:
-        Calibrated.of_nothing(FEATURES, of).save(folder / ACCEPTANCE)
+        Calibrated.of_nothing(names, of).save(path)
         return str(error)
-    evidence = evidence_of(FEATURES, features, right, numbers)
-    probabilities = predictor.probabilities([row[1] for row in judged])
-    wrong, recordings = np.array([not row[2] for row in judged]), np.array([row[0] for row in judged])
-    Calibrated(predictor, probabilities, wrong, recordings, evidence, of).save(folder / ACCEPTANCE)
+    evidence = evidence_of(names, features, right, [row.number for row in learned], strength)
+    probabilities = predictor.probabilities([row.features[rule] for row in judged])
+    wrong, recordings = np.array([not row.right for row in judged]), np.array([row.number for row in judged])
+    groups = Groups.of(kinds or {}, [row.question for row in judged], [row.rate for row in judged])
+    Calibrated(predictor, probabilities, wrong, recordings, evidence, of, groups).save(path)
     return None

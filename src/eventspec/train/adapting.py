@@ -3,7 +3,6 @@ losses."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.align import gaps
-from eventspec.align.adapters import Adapter, pooled_layers
-from eventspec.models.eventgpt import EventGptConfig
+from eventspec.align.adapters import Adapter, laid_out, pooled_layers
 from eventspec.train.answers import greedy_answers
 from eventspec.train.data import Branch, Index, PixelSource, drawn, pack
 from eventspec.train.frozen import Branches, FrozenDrafter, FrozenTarget, Said, agreement_of, said_of
@@ -149,26 +147,6 @@ class RowTraining(AdapterTraining):
 
     def said(self, written: Tensor, branches: Branches) -> Said:
         return self.target.reads(written, branches)
-
-
-def laid_out(rows: Tensor, config: EventGptConfig) -> Tensor:
-    """Rows [B, K, T, D] of a tower's K frames as an event model lays out its own, [B, images + tokens, D]: for every event
-    picture the mean over the places of the frame nearest in time, then for every place of the event tower the mean over the
-    frames there."""
-    count, images = rows.shape[1], config.images
-    nearest = [min(count - 1, round((image + 0.5) / images * count - 0.5)) for image in range(images)]
-    return torch.cat((rows[:, nearest].mean(2), on_grid(rows.mean(1), config.vision.tokens)), 1)
-
-
-def on_grid(rows: Tensor, tokens: int) -> Tensor:
-    """Rows [B, T, D] of a tower, of its class token and a square of patches, at the places of another one, [B, tokens, D]:
-    bilinear where their squares differ, since both look at the same scene."""
-    if rows.shape[1] == tokens:
-        return rows
-    side, wanted = (math.isqrt(count - 1) for count in (rows.shape[1], tokens))
-    grid = rows[:, 1:].transpose(1, 2).unflatten(2, (side, side))
-    placed = F.interpolate(grid.float(), (wanted, wanted), mode="bilinear", antialias=True).to(rows.dtype)
-    return torch.cat((rows[:, :1], placed.flatten(2).transpose(1, 2)), 1)
 
 
 class FeatureTraining(AdapterTraining):

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eventspec.align.adapters import AdapterConfig
+from eventspec.align.adapters import AdapterConfig, laid_out
 from eventspec.core import BadInput
 from eventspec.models.weights import fingerprint
 from eventspec.nn import Llama
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.recordings.qa import Ends, Question, another
-from eventspec.train.adapting import laid_out, same_text
+from eventspec.train.adapting import same_text
 from eventspec.train.answers import TrainingPreset
 from eventspec.train.data import Branch, PixelSource
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget, as_read

@@ -26,6 +26,7 @@ from eventspec.pairs.names import BASELINE
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import whole
 from eventspec.scenes.clip import make_clip, split_seed
+from eventspec.scenes.language import KINDS
 from eventspec.scenes.language import questions as scene_questions
 from eventspec.scenes.writer import as_recording
 from eventspec.text import TokenSpace
@@ -48,12 +49,14 @@ Asked = Callable[[int], tuple[Media, list[str]]]
 @dataclass(frozen=True)
 class Told:
     """Recordings by number as the towers see them, what the target answered to questions about each, and how to ask again.
-    `recording`: which one a number is of, from 0 on, where several are windows of one."""
+    `recording`: which one a number is of, from 0 on, where several are windows of one; `kinds`: of questions by their texts,
+    where they have some."""
 
     source: PixelSource
     answers: dict[int, list[Branch]]
     asked: Asked
     recording: Callable[[int], int] = int
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def material_of(
                 split: answered(file.folder, out, split, count, report, workers)
                 for split, count in (("train", preset.answered), ("calibration", preset.held_out))
             }
-        learned, judged = (Told(*found, asked=_asked_of_street(split, found[0])) for split, found in clips.items())
+        learned, judged = (Told(*found, asked=_asked_of_street(split, found[0]), kinds=KINDS) for split, found in clips.items())
         before = Questions.of_pair(file.folder).prefix()
         return Material(models, before, learned, judged, before)
     if given is None:
@@ -298,7 +301,8 @@ def _told(
         texts.setdefault(number, []).append(text)
     of = [question.recording.resolve() for question in source.asked]
     place = {recording: number for number, recording in enumerate(dict.fromkeys(of))}
-    return Told(source, answers, lambda number: (source.media(number), texts[number]), lambda number: place[of[number]])
+    kinds = {example.question.question: kind for example in examples if (kind := example.question.kind) is not None}
+    return Told(source, answers, lambda number: (source.media(number), texts[number]), lambda number: place[of[number]], kinds)
 
 
 def _known(example: Example, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -33,6 +33,8 @@ KINDS = ("linear", "bottleneck", "blocks", "wide", "attention", "causal", "cross
 ROWS_ONLY = ("attention", "causal", "constant")
 OUTPUTS = ("rows", "features")
 PHASES = ("alignment", "acceptance", "end-to-end")
+CALIBRATION = "calibration"
+"""In the place of phases: adapters that a pair has are calibrated, and stay as they are."""
 LOSSES = ("squared", "cosine", "contrast")
 ALLOCATOR = {
     # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
@@ -84,7 +86,11 @@ def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str
         if set(wanted) - {"alignment"}:
             raise BadInput("two texts that part have phase alignment only: there is no answer that both give")
         return ("alignment",)
-    check_known("phase", wanted, PHASES)
+    if CALIBRATION in wanted and len(set(wanted)) > 1:
+        raise BadInput(f"phase {CALIBRATION} leaves adapters as they are: give it alone, the others end with it anyway")
+    if CALIBRATION in wanted:
+        return (CALIBRATION,)
+    check_known("phase", wanted, (*PHASES, CALIBRATION))
     return tuple(phase for phase in PHASES if phase in wanted or not wanted)
 
 

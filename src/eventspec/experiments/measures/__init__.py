@@ -54,6 +54,7 @@ EXPERIMENTS = {
     "alignment": Experiment("every adapter with its controls", "alignment", _by("alignment", "table")),
     "risk": Experiment("answers from events alone, by risk", "alignment", _by("alignment", "risk")),
     "entropy": Experiment("how sure models are, by what they see", "entropy", _by("entropy", "measure")),
+    "deciding": Experiment("rules that let answers from events stand", "alignment", _by("deciding", "measure")),
     "training": Experiment("what trainings of adapters noted", "alignment", _by("trained", "training"), "of `train adapter`"),
     "losses": Experiment("one adapter by each loss alone", "alignment", _by("trained", "losses"), "of `train adapter --loss`"),
     "gaps-null": Experiment(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eventspec.align.acceptance import Predictor, auc, reliability, threshold
+from eventspec.align.acceptance import Calibrated, Predictor, auc, reliability, threshold
 from eventspec.align.substitute import FEATURES, LONGEST, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
@@ -35,7 +35,7 @@ RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 PREDICTORS = {"all features": FEATURES, "text alone": ("length", "blind")}
 """Fitted here, on half of the scenes each: what is known of an answer without any event, and all."""
 FIXED = (0.8, 0.85, 0.9)
-"""Thresholds of the early notes, on the predictor's probability."""
+"""Of the predictor's probability; thresholds of the early notes were on a cosine, see `deciding`."""
 CURVE = 21
 SEED = 8100
 Interval = list[float | None]
@@ -157,7 +157,7 @@ def risk(setup: Setup) -> Iterator[Finding]:
     risks = setup.size(RISKS, RISKS[-1:])  # smaller ones take more calibration recordings
     with load_pair(setup.pair, "one", fit=False) as pair, torch.inference_mode():
         target = pair.method(SKIP).target
-        assert isinstance(target, SubstitutedTarget)
+        assert isinstance(target, SubstitutedTarget) and target.calibrated is not None
         known = sorted(set(target.calibrated.recordings.tolist()))
         blind = list(_answers_of(pair, None, "calibration", 0, known[: setup.size(len(known), 5)]))
         scores, bad = np.exp([row.blind for row in blind]), np.array([not row.blind_right for row in blind])
@@ -165,27 +165,27 @@ def risk(setup: Setup) -> Iterator[Finding]:
         splits = []
         for split in range(sets):
             rows = list(_answers_of(pair, target, "test", SEED + 1000 * split, range(scenes)))
-            splits.append(_judged(rows, target, limits))
+            splits.append(_judged(rows, target.calibrated, limits))
             setup.progress((split + 1) / sets)
         yield ("risk",), {"splits": splits, "calibrated_on": len(known), "environment": environment(pair)}
 
 
-def _judged(rows: list[Judged], target: SubstitutedTarget, limits: dict[float, float]) -> Found:
+def _judged(rows: list[Judged], calibrated: Calibrated, limits: dict[float, float]) -> Found:
     """What thresholds take of a set of scenes, and what separates right from wrong answers there; limits are the prior's."""
     kept = [row for row in rows if row.features is not None]
     features, right = np.array([row.features for row in kept]), np.array([row.right for row in kept])
     sure = np.full(len(rows), -1.0)  # what is not to be judged is never taken
-    sure[[row.features is not None for row in rows]] = target.calibrated.predictor.probabilities(features)
+    sure[[row.features is not None for row in rows]] = calibrated.predictor.probabilities(features)
     good, blind, guessed = (np.array(v) for v in zip(*((r.right, np.exp(r.blind), r.blind_right) for r in rows), strict=True))
-    part = {f"risk {risk:g}": _taken(sure, good, target.calibrated.threshold(risk)) for risk in RISKS}
-    part |= {f"threshold {limit:g}": _taken(sure, good, limit) for limit in FIXED}
+    part = {f"risk {risk:g}": _taken(sure, good, calibrated.threshold(risk)) for risk in RISKS}
+    part |= {f"probability {limit:g}": _taken(sure, good, limit) for limit in FIXED}
     part |= {f"prior, risk {risk:g}": _taken(blind, guessed, limit) for risk, limit in limits.items()}
     kinds = np.array([row.kind for row in kept])
-    areas = {"predictor": _area(sure[sure >= 0], right, kinds)}
+    areas = {"predictor": area(sure[sure >= 0], right, kinds)}
     for name, columns in PREDICTORS.items():
         used = [FEATURES.index(column) for column in columns]
-        areas[name] = _area(_crossfit(features[:, used], right, [row.scene for row in kept]), right, kinds)
-    areas |= {name: _area(features[:, place], right, kinds) for place, name in enumerate(FEATURES)}
+        areas[name] = area(_crossfit(features[:, used], right, [row.scene for row in kept]), right, kinds)
+    areas |= {name: area(features[:, place], right, kinds) for place, name in enumerate(FEATURES)}
     shares = {"right": float(good.mean()), "prior_right": float(guessed.mean()), "scenes": len({row.scene for row in rows})}
     curves = {"predictor": _swept(sure, good), "prior": _swept(blind, guessed)}
     known = {"reliability": reliability(sure[sure >= 0], right), "curves": curves}
@@ -201,7 +201,7 @@ def _crossfit(features: Array, right: Array, scenes: Sequence[int]) -> Array:
     return found
 
 
-def _area(scores: Array, right: Array, kinds: Array) -> list[float]:
+def area(scores: Array, right: Array, kinds: Array) -> list[float]:
     """[AUC over all answers, mean AUC within a kind of question]: the kind alone says much. A score that is higher
     where answers are wrong counts as the other way round."""
     whole = auc(scores, right)
