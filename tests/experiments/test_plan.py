@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from eventspec.align.acceptance import Calibrated, Predictor
+from eventspec.align.deciding import Decision
 from eventspec.align.substitute import FEATURES, SubstitutedTarget
 from eventspec.core import BadInput
 from eventspec.costs.fit import measure_link
@@ -254,7 +255,8 @@ def skipping_of(stands: Sequence[bool], share: float | None) -> Skipping | None:
     predictor = Predictor(FEATURES, (0.0,) * 5, (1.0,) * 5, (0.0,) * 5, 0.0)
     known, right = np.array([0.9] * 60 + [0.1] * 40), np.zeros(100, bool)
     calibrated = Calibrated(predictor, known, ~right & (known < 0.5), np.arange(100), 9.0)
-    target = SubstitutedTarget(None, SimpleNamespace(devices=("cpu", "cpu")), calibrated, 0.05, "fine")  # type: ignore[arg-type]
+    decision, devices = Decision.parse("predictor"), SimpleNamespace(devices=("cpu", "cpu"))
+    target = SubstitutedTarget(None, devices, decision, calibrated, 0.05, "fine")  # type: ignore[arg-type]
     pair = SimpleNamespace(method=lambda name: SimpleNamespace(target=target), workers=SimpleNamespace(placement="one"))
     return Skipping.of_pair(pair, rows, stages_of(rows), share)  # type: ignore[arg-type]
 
