@@ -102,7 +102,7 @@ def test_what_decides_early_asks_for_no_answer() -> None:
             assert name not in ("tokens", "features", "logits", "rows"), "that costs a draft, or an encoding"
             return super().__getattribute__(name)
 
-    for rule in ("entropy", "events:scene"):
+    for rule in ("entropy", "events"):
         names = FITTED[rule.partition(":")[0]].names(1)
         assert stands(rule, Undecoded(entropy=(9.0,), pooled=(9.0, 0.0)), calibrated(names))
     with pytest.raises(AssertionError, match="costs a draft"):
@@ -155,17 +155,41 @@ def test_every_group_keeps_its_risk_where_the_common_threshold_keeps_it_on_avera
     assert np.mean(wrong["hard, common"]) > 0.13, "the control: one threshold for all risks more where questions are hard"
 
 
-def test_a_group_that_is_small_or_unknown_has_the_common_threshold() -> None:
+def test_answers_of_a_group_that_is_small_or_unknown_never_stand() -> None:
     known = grouped(150, 0)
     assert known.threshold(0.1, "kind", "hard") > known.threshold(0.1)
-    for by, label in (("kind", ""), ("kind", "never"), ("", ""), ("scene", "9")):
-        assert known.threshold(0.1, by, label) == known.threshold(0.1)
-    assert known.threshold(1 / 100, "scene", "0") == known.threshold(1 / 100), "50 recordings are too few for 1 in 100"
+    for by, label in (("kind", ""), ("kind", "never"), ("scene", "9")):
+        assert known.threshold(0.1, by, label) == math.inf
+    assert known.threshold(1 / 100, "scene", "0") == math.inf, "50 recordings are too few for 1 in 100"
     assert [known.least(0.1, "kind", "hard"), known.least(0.1)] == [known.threshold(0.1, "kind", "hard"), known.threshold(0.1)]
     assert known.least(1 / 200) == math.inf, "150 recordings are too few for 1 in 200"
     groups = known.groups
     assert [groups.label("kind", text, 0.0) for text in ("Why?", "Who?")] == ["hard", ""]
     assert [groups.label("scene", "Why?", rate) for rate in (-1.0, 0.5, 2.0)] == ["0", "1", "2"]
+
+
+def test_thresholds_by_group_keep_the_risk_of_all_groups_together() -> None:
+    """With a rare group in which the predictor is too sure of itself. The common threshold for it, and one of its own for the
+    others, would spend the risk twice: that is the control."""
+    risk, rng, taken, twice = 0.05, np.random.default_rng(5), list[float](), list[float]()
+    predictor = Predictor(("sure",), (0.0,), (1.0,), (1.0,), 0.0)
+
+    def drawn(count: int) -> tuple[Any, Any, Any]:
+        said, rare = rng.uniform(0.3, 1.0, count), rng.random(count) < 0.08
+        return said, rare, rng.random(count) > np.where(rare, said * 0.4, said)
+
+    for _ in range(60):
+        said, rare, wrong = drawn(200)
+        labels = tuple(np.where(rare, "rare", "usual").tolist())
+        known = Calibrated(predictor, said, wrong, np.arange(200), 9.0, groups=Groups(labels={"kind": labels, "scene": labels}))
+        later, where, bad = drawn(2000)
+        own = {label: known.least(risk, "kind", label) for label in ("rare", "usual")}
+        least = np.where(where, own["rare"], own["usual"])
+        taken.append(float(((later >= least) & bad).mean()))
+        common = np.where(where, known.least(risk) if math.isinf(own["rare"]) else own["rare"], own["usual"])
+        twice.append(float(((later >= common) & bad).mean()))
+    assert np.mean(taken) <= risk + 2 * np.std(taken) / 60**0.5
+    assert np.mean(twice) > np.mean(taken) + 0.005
 
 
 def test_groups_are_kept_in_the_file(tmp_path: Path) -> None:

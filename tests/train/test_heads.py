@@ -28,7 +28,7 @@ from eventspec.nn.llama import rope_tables
 from eventspec.pairs.pair_file import DATA
 from eventspec.train.data import Branch, pack
 from eventspec.train.distillation import HeadTraining, acceptance_rates, count_rounds, head_losses, ranked
-from eventspec.train.gating import Outcomes, fit, tried
+from eventspec.train.gating import Outcomes, fit, joined, tried
 from eventspec.train.heads import new_heads
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
@@ -162,10 +162,10 @@ def test_a_gate_learns_what_question_and_picture_say_of_the_branches() -> None:
         return torch.stack((question.sign(), -question.sign() * (picture > 0), -question.sign() * (picture < 0)), -1)
 
     made = Elastic(8, "select", options)
-    found = fit(made, outcomes(gains), cost=0.0)
+    found = fit(made, outcomes(gains, 1600), cost=0.0)
     assert found["tau"]["gate"] > 0.9 * found["tau"]["best"] > found["tau"]["prune"], found
     assert max(found["chosen"].values()) < 0.6
-    assert found["n"] == 200, "recordings that it did not learn from"
+    assert (found["n"], found["recordings"]) == (400, 100), "recordings that it did not learn from"
     assert len(found["seeds"]) == 4
     shown = outcomes(gains, 40, seed=9)
     made.eval()
@@ -195,9 +195,10 @@ def test_a_branch_is_tried_at_every_question_by_forcing_it() -> None:
     options = (Option("prune", 5), Option("pool", 2, grid=True), Option("none"))
     head = specvlm_head(EagleConfig(ONE), Elastic(16, "select", options, frame=4)).eval()
     random(head).float()
-    found, batch = tried(head, target, seen(), before=5), seen()
+    found, batch = tried(head, target, seen()), seen()
     assert found.tau.shape == (4, 3)
-    assert found.recordings.tolist() == [5, 5, 6, 6]
+    assert found.recordings.tolist() == [0, 0, 1, 1]
+    assert joined([found, found]).recordings.tolist() == [0, 0, 1, 1] * 2, "a recording that comes again is the same one"
     assert found.costs.tolist() == pytest.approx([2 / 7, 2 / 7, 0])
     training_like = HeadTraining(SimpleNamespace(target=target, batches=lambda *asked: iter([batch])), {"it": head}, {})
     for number in range(3):

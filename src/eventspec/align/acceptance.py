@@ -158,11 +158,12 @@ class Calibrated:
 
     def threshold(self, risk: float, by: str = "", label: str = "") -> float:
         """As `threshold`, of these answers; infinite unless the predictor separates right ones from wrong ones both where it
-        learned and here: one that was fitted to noise may order these by luck. `by`: of the group `label` alone, where that has
-        recordings enough for the risk."""
-        own = self.group(by, label)
-        if own is not None and not own.few(risk):
-            return own.threshold(risk)
+        learned and here: one that was fitted to noise may order these by luck. `by`: of the group `label` alone; infinite where
+        that has too few recordings for the risk. The common threshold would not do for it: that one spends the risk over all
+        groups together, and the others have spent theirs."""
+        if by:
+            own = self.group(by, label)
+            return math.inf if own is None or own.few(risk) else own.threshold(risk)
         least = threshold(self.probabilities, self.wrong, self.recordings, risk)
         if least <= self.probabilities.min():
             return least  # everything may be taken, nothing has to be separated

@@ -72,14 +72,17 @@ def cosine(evidence: Evidence) -> float:
     """Mean cosine of adapted rows and the target's own at the same places."""
     written, own = (rows.float() for rows in evidence.rows)
     lengths = (written.norm(dim=-1) * own.norm(dim=-1)).clamp_min(1e-12)
-    return float(((written * own).sum(-1) / lengths).mean())
+    found = float(((written * own).sum(-1) / lengths).mean())
+    return -math.inf if math.isnan(found) else found
 
 
 def divergence(evidence: Evidence) -> float:
     """KL divergence in nats of the next token after adapted rows from that after the target's own, mean over the answer from
     events: at the first token alone most answers are the same word."""
     adapted, own = (logits.float().log_softmax(-1) for logits in evidence.logits)
-    return max(0.0, float((own.exp() * (own - adapted)).sum(-1).mean()))
+    parts = (own.exp() * (own - adapted)).where(own.exp() > 0, 0.0)  # what the target never says adds nothing
+    found = float(parts.sum(-1).mean())
+    return math.inf if math.isnan(found) else max(0.0, found)
 
 
 @dataclass(frozen=True)

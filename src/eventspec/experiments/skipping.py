@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from eventspec.align.deciding import USUAL_RULE
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.errors import BadInput
 from eventspec.experiments.figures import Row, column
@@ -66,7 +67,10 @@ class Skipping:
             if share is None:
                 return None
             raise BadInput("--accept-share: the pair has no calibrated adapter, by which skip-encode answers: leave it out")
-        source = "--accept-share"
+        source, decision = "--accept-share", target.decision
+        if share is None and str(decision) != USUAL_RULE:  # a threshold of another kind, or none: what it took is counted
+            share = float(mean([float(row["skipped"]) for row in own]) or 0.0)
+            source = f"rule {decision}: of {len(own)} answers that were measured"
         if share is None:
             known = () if target.calibrated is None else target.calibrated.probabilities
             share = float((np.asarray(known) >= target.threshold).mean()) if len(known) else 0.0
@@ -81,7 +85,10 @@ class Skipping:
         further = sum(len(row["token_ids"]) - 1 for row in asked)
         later = sum(row["timing_ms"]["decode"] for row in asked) / further if further else stages.step
         crossed = tuple(mean([row["crossed"][name] for row in own]) or 0.0 for name in ("tensors", "bytes"))
-        return cls(share, source, rows, prefill, each, later, True, pair.workers.placement, (crossed[0], crossed[1]))
+        how = (not decision.early, pair.workers.placement, (crossed[0], crossed[1]))
+        if decision.sees_frames:
+            rows += stages.vision or 0.0
+        return cls(share, source, rows, prefill, each, later, *how)
 
     def times(self, stages: StageTimes, tokens: int) -> tuple[float, float, float]:
         """Milliseconds of an answer: expected, where the events were enough, and where they were not."""

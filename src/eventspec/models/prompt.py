@@ -73,8 +73,8 @@ def timed_vision(trace: Trace, lane: Lane, encode: Callable[[], Tensor]) -> Tens
         _PROJECTING.reset(before)
     last = _moment(visual)
     arrived(visual)
-    trace.span("vision", lane, began)
-    end = trace.spans[-1].end
+    end = trace.now()
+    trace.span("vision", lane, began, end=end)
 
     def at(moment: Moment) -> float:
         if isinstance(moment, float):

@@ -180,8 +180,8 @@ class Pair:
         spec, parts = HeadSpec.parse(head, self.parts.heads), replace(self.parts, head_chosen=True)
         made = {name: head_method(parts, name, spec) for name in HEAD_METHODS}
         if (lossy := self.methods.get(LOSSY)) is not None:
-            notes = (*made["eagle"].notes, *(note for note in lossy.notes if note not in made["eagle"].notes))
-            made[LOSSY] = replace(made["eagle"], target=lossy.target, notes=notes)
+            # Its last note says how it is lossy; those before are of what drafted.
+            made[LOSSY] = replace(made["eagle"], target=lossy.target, notes=(*made["eagle"].notes, lossy.notes[-1]))
         return replace(self, parts=parts, methods=rebuild_methods(parts, self.methods, made))
 
     def with_adapter(self, adapter: str, method: str | None = None) -> Pair:
@@ -206,7 +206,7 @@ class Pair:
             calibrated = adapters.calibrated(adapter)
         if calibrated is None and method != SKIP:
             return own
-        return own._skipping_by(adapter, self._asked_risk)
+        return own._skipping_by(adapter, self._asked_risk, self._skipping.decision if self._skipping else None)
 
     def with_risk(self, risk: float, adapter: str | None = None) -> Pair:
         """With another risk for method skip-encode: the share of all answers that may differ from the target's, in (0, 1), on

@@ -13,6 +13,7 @@ import numpy as np
 
 from eventspec.core import BadInput, FrameRows
 from eventspec.events.formats import EventFile, hdf5, native_h5, open_events
+from eventspec.events.formats.family import MOST_SAMPLES
 from eventspec.events.stream import STRICT, Policy
 from eventspec.files import check_name, parsed_toml, toml_string
 from eventspec.imu import ImuStream
@@ -138,10 +139,8 @@ def read_native(folder: Path, policy: Policy = STRICT) -> Contents:
 def _imu(path: Path) -> tuple[ImuStream | None, tuple[str, ...]]:
     with hdf5.opened_h5(path) as file:
         columns = [hdf5.dataset(file, name, path, axes) for name, axes in IMU_FIELDS.items()]
-        if sum(column.nbytes for column in columns) > 64 * max(path.stat().st_size, 1 << 20):
-            raise BadInput(
-                f"{path}: claims {len(columns[0])} samples, which is more than it has room for: copy or write it again"
-            )
+        if max(map(len, columns)) > MOST_SAMPLES:
+            raise BadInput(f"{path}: claims {len(columns[0])} samples, more than {MOST_SAMPLES}: copy or write it again")
         t, accelerometer, gyroscope = (column[...] for column in columns)
     return imu_of((t, accelerometer, gyroscope), str(path))
 

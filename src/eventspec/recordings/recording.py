@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -213,9 +214,10 @@ class Recording:
         if self.events is None or self.video is None:
             lacks = "events" if self.events is None else "frames"
             raise BadInput(f"{self.name}: has no {lacks}: an event offset is for recordings of both")
-        if us != "auto" and (isinstance(us, bool) or not isinstance(us, int) or abs(us) >= OFFSET_LIMIT_US):
+        given: Any = us  # numpy's whole numbers are some
+        if us != "auto" and (isinstance(us, bool) or not isinstance(given, Integral) or abs(int(us)) >= OFFSET_LIMIT_US):
             raise BadInput(f'{self.name}: the event offset is {us!r}: give whole microseconds below 10^18, or "auto"')
-        found = estimate_event_offset(self.events, self.video, self.name) if us == "auto" else EventOffset(us)
+        found = estimate_event_offset(self.events, self.video, self.name) if us == "auto" else EventOffset(int(us))
         events = self.events.shifted(found.us) if found.us else self.events
         imu = None if self.imu is None else self.imu.shifted(found.us)
         moved = (

@@ -23,13 +23,13 @@ from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output
 from eventspec.align.deciding import FITTED, USUAL_RULE
 from eventspec.align.substitute import Known
 from eventspec.core import BadInput, Context, Media, Trace
-from eventspec.errors import check_known
+from eventspec.errors import check_known, several
 from eventspec.files import parsed, read_json, write_text
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import load_pair
 from eventspec.pairs.methods import substitute_of
-from eventspec.pairs.pair_file import PairFile
+from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import digest_of, save_adapter
 from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
@@ -107,7 +107,7 @@ def train(
         preset = replace(preset, answered=1)
     material = material_of(pair, preset, out, report, given, workers, processes, begin)
     if again:
-        return calibrate_again(material, wanted.kinds, out, report)
+        return calibrate_again(pair, material, wanted.kinds, out, report)
     target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
     torch.manual_seed(0)
     width = target.config.language.hidden_size
@@ -220,9 +220,19 @@ def write_figures(
     return figures
 
 
-def calibrate_again(material: Material, kinds: Sequence[str], out: Path, report: Report) -> Path:
-    """Write OUT/pair: the pair, its adapters to rows of some kinds calibrated as after a training. BadInput for others."""
+def calibrate_again(pair: str, material: Material, kinds: Sequence[str], out: Path, report: Report) -> Path:
+    """Write OUT/pair: the pair, its adapters to rows of some kinds calibrated as after a training. BadInput for others, and
+    where they learned from what is kept to calibrate."""
     check_known("adapter of this pair", kinds, material.file.tables["adapters"])
+    # The file as it was: `material` has noted what a training would have learned from.
+    file = replace(material.file, learned=PairFile.read(folder_of(pair)).learned)
+    material = replace(material, models=replace(material.models, file=file))
+    if isinstance(material.judged.source, Recorded):
+        kept = dict.fromkeys(str(question.resolved.resolve()) for question in material.judged.source.asked)
+        known = [place for place in kept if "adapters" in material.file.learned.get(place, "").split(", ")]
+        if known:
+            learned = f"adapters of this pair learned from {several(len(known), 'of the recordings', 'of the recordings')}"
+            raise BadInput(f"{learned} that are kept to calibrate, such as {known[0]}: give --questions about others")
     with changed_pair(material.file, out) as made:
         for kind in kinds:  # they may lie elsewhere
             place = made.folder / "adapters" / kind

@@ -4,7 +4,8 @@ Its head has learned with every branch alike. Then, of questions about recording
 drafts were right is counted: a table of the logarithm of tau by question and branch. The gate, which sees question and picture,
 learns to choose what gives most, less what the branch costs, and a term of balance, as for mixtures of experts (Switch
 Transformer, 2101.03961, section 2.2), keeps it from taking one branch always. Several gates are begun from other weights; the
-one that chooses best for recordings that none of them learned from stays.
+one that chooses best for recordings that none of the gates learned from stays, and is judged by others again. The head itself
+has learned from all of them: whether its choices pay is what `bench run branches` measures.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ DEPTH = 8
 BALANCE = 0.1
 """Weight of the balance, beside gains in standard deviations of what branches differ by at a question."""
 SEEDS, STEPS, RATE, DECAY = 4, 300, 3e-3, 0.05
-FOURTH = 4
-"""One recording of so many is kept to judge gates by."""
+PARTS = 4
+"""One recording of so many is kept to choose a gate by, another one to judge it."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,13 @@ def fit_gates(training: HeadTraining, recipes: Mapping[str, Recipe], batches: It
         for numbers in batches:
             for batch in training.seen(numbers):
                 for name, head in heads.items():
-                    before = sum(len(torch.unique(table.recordings)) for table in tables[name])
-                    tables[name].append(tried(head, training.source.target, batch, before))
+                    tables[name].append(tried(head, training.source.target, batch))
     return {name: fit(compressor_of(head), joined(tables[name]), recipes[name].gate_cost) for name, head in heads.items()}
 
 
-def tried(head: Head, target: LanguageEnds, batch: TargetBatch, before: int = 0) -> Outcomes:
-    """What every branch of a head's compressor gives the questions of a batch, whose recordings are numbered from `before` on.
-    Questions of which nothing is learned are left out."""
+def tried(head: Head, target: LanguageEnds, batch: TargetBatch) -> Outcomes:
+    """What every branch of a head's compressor gives the questions of a batch, whose recordings are numbered. Questions of
+    which nothing is learned are left out."""
     elastic = compressor_of(head)
     first, prefix = batch.visual, batch.prefix
     all_pairs, question = batch.view(head.taps), question_of(batch).clamp_min(0)
@@ -91,7 +91,7 @@ def tried(head: Head, target: LanguageEnds, batch: TargetBatch, before: int = 0)
     elastic.forced = None
     counted, gains = torch.stack(found, -1)
     there = counted[..., 0] > 0
-    about = (before + torch.arange(len(means), device=means.device))[:, None].expand(there.shape)
+    about = torch.arange(len(means), device=means.device)[:, None].expand(there.shape)
     pictures = picture_of(rows)[:, None].expand(-1, means.shape[1], -1, -1)
     tau = 1 + gains[there] / counted[there]
     questions, shown = means[there].float().cpu(), pictures[there].float().cpu()
@@ -99,21 +99,28 @@ def tried(head: Head, target: LanguageEnds, batch: TargetBatch, before: int = 0)
 
 
 def joined(tables: list[Outcomes]) -> Outcomes:
-    """One table of several, whose branches cost the same."""
-    names = ("questions", "pictures", "tau", "recordings")
-    found = {name: torch.cat([getattr(table, name) for table in tables]) for name in names}
-    return Outcomes(costs=tables[0].costs, **found)
+    """One table of several, whose branches cost the same. A recording may come in several of them, or with a question a row:
+    it is known by its picture, as far as that does not depend on what shared its batch."""
+    found = {name: torch.cat([getattr(table, name) for table in tables]) for name in ("questions", "pictures", "tau")}
+    known, numbers = found["pictures"][:0], list[int]()
+    for picture in found["pictures"]:
+        near = ((known - picture).abs().amax((-1, -2)) < 1e-3 * picture.abs().amax()).nonzero().flatten().tolist()
+        numbers.append(near[0] if near else len(known))
+        known = known if near else torch.cat((known, picture[None]))
+    return Outcomes(costs=tables[0].costs, recordings=torch.tensor(numbers), **found)
 
 
 @torch.enable_grad()
 def fit(elastic: Elastic, outcomes: Outcomes, cost: float, balance: float = BALANCE) -> dict[str, Any]:
-    """Fit a gate, and give it to the compressor. Found, of recordings that it did not learn from: `tau` by its own choices
-    (`gate`), by every branch alone and by the best one of each question (`best`); `chosen`: the share of every branch, and
-    `seeds`: the same of each gate that was fitted; `n` questions. Where one recording was tried, gates are judged by it too."""
-    later = outcomes.recordings % FOURTH == FOURTH - 1
-    learned, judged = (outcomes.part(kept) if kept.any() else outcomes for kept in (~later, later))
+    """Fit a gate, and give it to the compressor. Found, of recordings that no gate learned from and none was chosen by: `tau`
+    by its own choices (`gate`), by every branch alone and by the best one of each question (`best`); `chosen`: the share of
+    every branch, and `seeds`: the same of each gate that was fitted; `n` questions about so many `recordings`. Where fewer
+    than PARTS recordings were tried, they are the same."""
+    place = outcomes.recordings % PARTS
+    parts = [place < PARTS - 2, place == PARTS - 2, place == PARTS - 1]
+    learned, choosing, judged = (outcomes.part(kept) if kept.any() else outcomes for kept in parts)
     gates = [_fitted(elastic, learned, cost, balance, seed) for seed in range(SEEDS)]
-    worth = [float(_worth(gate, judged, cost, balance)) for gate in gates]
+    worth = [float(_worth(gate, choosing, cost, balance)) for gate in gates]
     elastic.gate = gates[int(np.argmax(worth))].to(next(elastic.parameters()).device)
     names = [option.kind for option in elastic.options]
     picked = [gate(judged.questions, judged.pictures).argmax(-1) for gate in gates]
@@ -126,7 +133,8 @@ def fit(elastic: Elastic, outcomes: Outcomes, cost: float, balance: float = BALA
     }
     chosen = [dict(zip(names, (round(share, 4) for share in one.tolist()), strict=True)) for one in shares]
     taus = {name: round(value, 4) for name, value in tau.items()}
-    return {"n": len(own), "tau": taus, "chosen": chosen[int(np.argmax(worth))], "seeds": chosen}
+    about = {"n": len(own), "recordings": len(torch.unique(judged.recordings))}
+    return {**about, "tau": taus, "chosen": chosen[int(np.argmax(worth))], "seeds": chosen}
 
 
 def _gains(outcomes: Outcomes, cost: float) -> Tensor:

@@ -21,6 +21,8 @@ Frames = tuple[Callable[[int], Picture], tuple[int, int], np.ndarray[Any, np.dty
 """A function from a place to its picture, uint8 [H, W, 3] RGB; their (H, W); their times int64 [K] us, in order."""
 Inertial = tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[Any]], np.ndarray[Any, np.dtype[Any]]]
 """An IMU's times [N] in us, acceleration [N, 3] in m/s^2 and rotation [N, 3] in rad/s, as they stand in the file, unchecked."""
+MOST_SAMPLES = 1 << 24
+"""Of an IMU that are read of a file, four hours at 1 kHz: packed ones may unpack into any number."""
 SensorSize = tuple[int, int]
 """(width, height) in pixels."""
 DSEC: SensorSize = (640, 480)

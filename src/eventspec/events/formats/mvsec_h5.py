@@ -10,7 +10,7 @@ import numpy as np
 
 from eventspec.core import BadInput
 from eventspec.events.formats.columns import LOOKED_AT
-from eventspec.events.formats.family import EventFile, Format, Inertial, SensorSize, settled_size
+from eventspec.events.formats.family import MOST_SAMPLES, EventFile, Format, Inertial, SensorSize, settled_size
 from eventspec.events.formats.hdf5 import MAGIC, Table, dataset, h5_file, holds, opened_h5, stated_size
 from eventspec.events.formats.sensors import SENSORS
 from eventspec.events.stored import Columns
@@ -70,11 +70,15 @@ def _imu(file: Any, camera: str, path: Path, notes: list[str]) -> Inertial | Non
         notes += [f"{camera}/imu has no times imu_ts: it is left out"] if f"{camera}/imu" in file else []
         return None
     matrix, seconds = dataset(file, f"{camera}/{names[0]}", path, 2), dataset(file, f"{camera}/{names[1]}", path)
-    held = max(path.stat().st_size, 1 << 20)  # samples are read whole: packed ones may unpack into far more
-    if matrix.shape != (len(seconds), 6) or matrix.dtype.kind != "f" or matrix.nbytes + seconds.nbytes > 64 * held:
+    if matrix.shape != (len(seconds), 6) or matrix.dtype.kind != "f" or len(seconds) > MOST_SAMPLES:
         what = f"{names[0]} is {matrix.dtype} of shape {matrix.shape} with {len(seconds)} times"
-        raise BadInput(f"{path}: {what}: MVSEC's is float64 with 6 columns and a time a row")
-    samples, times = matrix[...], _microseconds(seconds[...].astype(np.float64), 0, path)
+        notes.append(f"{what}, MVSEC's is float64 with 6 columns and a time a row: the IMU is left out")
+        return None
+    stamps = seconds[...].astype(np.float64)
+    if not np.isfinite(stamps).all():  # no model reads them: events and frames are as good as ever
+        notes.append(f"{names[1]} holds times that are no numbers: the IMU is left out")
+        return None
+    samples, times = matrix[...], _microseconds(stamps, 0, path)
     usual = [
         float(np.nanmedian(np.linalg.norm(part, axis=1))) if len(part) else 0.0 for part in (samples[:, :3], samples[:, 3:])
     ]
