@@ -70,6 +70,20 @@ def test_a_divergence_is_taken_up_to_its_threshold() -> None:
     assert divergence(replace(case, logits=case.logits[::-1])) != pytest.approx(divergence(case)), "from the target's side"
 
 
+def test_what_cannot_be_computed_is_no_agreement() -> None:
+    broken = LOGITS.clone()
+    broken[2] = float("nan")
+    for case in (Case(logits=(broken, LOGITS)), Case(logits=(LOGITS, broken))):
+        assert divergence(case) == math.inf
+        assert not stands("kl:1e9", case) and not stands("score:kl", case)
+    banned = LOGITS.clone()
+    banned[:, 4] = -math.inf
+    assert divergence(Case(logits=(banned, banned))) == 0.0, "what both never say is no difference"
+    lost = Case(rows=(ROWS * float("nan"), ROWS))
+    assert cosine(lost) == -math.inf
+    assert not stands("cosine:-1", lost)
+
+
 def test_a_score_is_how_often_it_accepts_and_a_seed_says_when() -> None:
     case = Case(rows=(ROWS + 0.8 * ROWS.flip(0), ROWS))
     score, count = cosine(case), 2000

@@ -76,12 +76,13 @@ def test_a_head_on_a_compressed_target_gives_that_targets_answer(spec: str, pair
     """S_decode x S_compress: lossy against the whole target, lossless against the compressed one."""
     lossy, question = pair.with_compression(spec), "Describe the scene."
     alone = generate(lossy, recording, question, "compressed-target")
-    for made in (lossy.with_head("eagle"), pair.with_head("eagle").with_compression(spec)):
+    another = lossy.with_head("eagle3").with_head("eagle")
+    for made in (lossy.with_head("eagle"), pair.with_head("eagle").with_compression(spec), another):
         drafted = generate(made.drafting("always"), recording, question, "compressed-target")
         assert drafted.token_ids == alone.token_ids, "whichever was chosen first"
         assert drafted.lossless is False
         assert drafted.trace.tau > 1.2 > alone.trace.tau
-        assert any(note.startswith("drafter: head eagle") for note in drafted.trace.notes)
+        assert [note for note in drafted.trace.notes if note.startswith("drafter: head")] == ["drafter: head eagle, dynamic"]
         assert any(note.startswith(f"{spec}: lossy") for note in drafted.trace.notes)
     assert generate(pair.with_head("eagle"), recording, question, "eagle").lossless, "the whole target's stays lossless"
 

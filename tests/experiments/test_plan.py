@@ -246,7 +246,7 @@ def skipped(tokens: int, each: float, stands: bool) -> Row:
     return {"token_ids": [0] * tokens, "skipped": stands, "timing_ms": times, "crossed": {"tensors": 1, "bytes": 1000}}
 
 
-def skipping_of(stands: Sequence[bool], share: float | None) -> Skipping | None:
+def skipping_of(stands: Sequence[bool], share: float | None, rule: str = "predictor") -> Skipping | None:
     aligned = {"timing_ms": {"drafter_prefill": 4.0}}
     rows = [
         {BASE: answer(n, n, 0, 40.0, 2.0), "aligned": aligned, "skip-encode": skipped(n, 0.5, yes)}
@@ -255,7 +255,7 @@ def skipping_of(stands: Sequence[bool], share: float | None) -> Skipping | None:
     predictor = Predictor(FEATURES, (0.0,) * 5, (1.0,) * 5, (0.0,) * 5, 0.0)
     known, right = np.array([0.9] * 60 + [0.1] * 40), np.zeros(100, bool)
     calibrated = Calibrated(predictor, known, ~right & (known < 0.5), np.arange(100), 9.0)
-    decision, devices = Decision.parse("predictor"), SimpleNamespace(devices=("cpu", "cpu"))
+    decision, devices = Decision.parse(rule), SimpleNamespace(devices=("cpu", "cpu"))
     target = SubstitutedTarget(None, devices, decision, calibrated, 0.05, "fine")  # type: ignore[arg-type]
     pair = SimpleNamespace(method=lambda name: SimpleNamespace(target=target), workers=SimpleNamespace(placement="one"))
     return Skipping.of_pair(pair, rows, stages_of(rows), share)  # type: ignore[arg-type]
@@ -279,6 +279,15 @@ def test_skip_encode_is_predicted_by_its_calibration(stands: tuple[bool, ...]) -
     assert row["skipping"]["accepted_speedup"] == pytest.approx(80 / 20.0, abs=1e-4)
     given = skipping_of(stands, 0.25)
     assert given is not None and (given.share, given.source) == (0.25, "--accept-share")
+
+
+def test_a_rule_that_is_no_calibrated_probability_is_predicted_by_what_it_took() -> None:
+    usual, early, oracle = (skipping_of((True, False, True), None, rule) for rule in ("predictor", "events", "cosine:0.5"))
+    assert usual is not None and early is not None and oracle is not None
+    assert early.share == oracle.share == pytest.approx(2 / 3) != usual.share
+    assert early.source == "rule events: of 3 answers that were measured"
+    assert (usual.answers_first, early.answers_first, oracle.answers_first) == (True, False, True)
+    assert oracle.rows > usual.rows == early.rows, "its frames are encoded to decide"
 
 
 def test_without_a_calibration_skip_encode_is_predicted_for_a_share_that_is_given() -> None:

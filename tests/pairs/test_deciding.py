@@ -134,6 +134,9 @@ def test_a_rule_and_a_risk_do_not_forget_each_other(folder: Path, tmp_path: Path
         target = changed.method("skip-encode").target
         assert isinstance(target, SubstitutedTarget)
         assert (str(target.decision), target.risk, target.adapter) == ("events", 0.2, str(own))
+    same = pair.with_decision("events").with_adapter(str(own)).method("skip-encode").target
+    assert isinstance(same, SubstitutedTarget)
+    assert str(same.decision) == "events", "an adapter that is named again does not change the rule"
     kept = pair.with_decision("cosine:0.5").with_risk(0.1).method("skip-encode").target
     assert isinstance(kept, SubstitutedTarget)
     assert str(kept.decision) == "predictor", "a cosine keeps no risk"

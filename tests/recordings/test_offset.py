@@ -224,3 +224,9 @@ def test_events_before_zero_are_not_written(tmp_path: Path) -> None:
         write_native(tmp_path / "moved", moved)
     write_native(tmp_path / "cut", moved.slice(Window(0, 800_000)))
     assert Recording.open(tmp_path / "cut").span.start_us >= 0
+
+
+def test_whole_numbers_of_numpy_are_offsets() -> None:
+    """Differences of times are such."""
+    moved = panned(0).with_event_offset(np.int64(1000))  # type: ignore[arg-type]
+    assert moved.event_offset is not None and type(moved.event_offset.us) is int and moved.event_offset.us == 1000

@@ -80,7 +80,7 @@ def divergence(evidence: Evidence) -> float:
     """KL divergence in nats of the next token after adapted rows from that after the target's own, mean over the answer from
     events: at the first token alone most answers are the same word."""
     adapted, own = (logits.float().log_softmax(-1) for logits in evidence.logits)
-    parts = (own.exp() * (own - adapted)).where(own.exp() > 0, 0.0)  # what the target never says adds nothing
+    parts = (own.exp() * (own - adapted)).where(own.exp() != 0, 0.0)  # what it never says adds nothing
     found = float(parts.sum(-1).mean())
     return math.inf if math.isnan(found) else max(0.0, found)
 

@@ -217,7 +217,8 @@ class Recording:
         given: Any = us  # numpy's whole numbers are some
         if us != "auto" and (isinstance(us, bool) or not isinstance(given, Integral) or abs(int(us)) >= OFFSET_LIMIT_US):
             raise BadInput(f'{self.name}: the event offset is {us!r}: give whole microseconds below 10^18, or "auto"')
-        found = estimate_event_offset(self.events, self.video, self.name) if us == "auto" else EventOffset(int(us))
+        us = us if us == "auto" else int(us)
+        found = estimate_event_offset(self.events, self.video, self.name) if us == "auto" else EventOffset(us)
         events = self.events.shifted(found.us) if found.us else self.events
         imu = None if self.imu is None else self.imu.shifted(found.us)
         moved = (
