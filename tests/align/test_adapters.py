@@ -54,6 +54,19 @@ def test_only_the_causal_kind_says_the_row_behind(kind: str) -> None:
     assert foreseen is None or foreseen.shape == (2, ROWS, WIDTH)
 
 
+def test_the_slim_kind_has_the_shape_of_the_early_notes() -> None:
+    """4096-256-4096, between two and ten million parameters; the others are larger."""
+    sizes = {}
+    large = EventGptConfig(TINY.vision, LlamaConfig(30, 4096, 24, 2, 32, 32, max_position_embeddings=64), images=3)
+    with torch.device("meta"):
+        for kind in ("slim", "bottleneck", "linear"):
+            adapter = Adapter(AdapterConfig.of(kind, large, 4096, "features"))
+            sizes[kind] = sum(parameter.numel() for parameter in adapter.parameters())
+            shapes = [tuple(parameter.shape) for name, parameter in adapter.named_parameters() if name.endswith("weight")]
+            assert kind != "slim" or {(256, 4096), (4096, 256)} <= set(shapes)
+    assert 2_000_000 < sizes["slim"] < 10_000_000 < sizes["linear"] < sizes["bottleneck"]
+
+
 def test_a_gate_mixes_layers_by_shares_that_are_one_together() -> None:
     adapter = adapter_of("fused")
     assert adapter.config.layers == (2, 3, 4)
@@ -92,7 +105,7 @@ def test_a_config_is_read_as_it_was_written(kind: str) -> None:
     [
         ({"kind": "magic"}, "one of linear"),
         ({"output": "words"}, "rows or features"),
-        ({"output": "features", "kind": "causal"}, "one of linear, bottleneck, blocks, wide, cross, fused"),
+        ({"output": "features", "kind": "causal"}, "one of linear, slim, bottleneck, blocks, wide, cross, fused"),
         ({"output": "features"}, "12, the event model's width"),
         ({"layers": []}, "ascending inputs"),
         ({"layers": [4, 3]}, "ascending inputs"),
@@ -111,7 +124,7 @@ def test_a_config_that_fits_nothing_is_refused(change: dict[str, Any], message: 
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(BadInput, match="unknown adapter to rows 'magic': choose from linear, bottleneck"):
+    with pytest.raises(BadInput, match="unknown adapter to rows 'magic': choose from linear, slim, bottleneck"):
         AdapterConfig.of("magic", TINY, WIDTH)
     with pytest.raises(BadInput, match="unknown adapter to features 'attention'"):
         AdapterConfig.of("attention", TINY, WIDTH, "features")

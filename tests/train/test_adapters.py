@@ -346,7 +346,7 @@ def test_rules_that_decide_early_are_calibrated_beside_the_predictor(tmp_path: P
 def test_only_adapters_that_are_there_are_calibrated_again(tmp_path: Path) -> None:
     material: Any = SimpleNamespace(file=PairFile.read(NANO))
     with pytest.raises(BadInput, match="unknown adapter of this pair 'wide': choose from attention, features-linear"):
-        recipe.calibrate_again(material, ["wide"], tmp_path / "out", lambda *said: None)
+        recipe.calibrate_again("nano", material, ["wide"], tmp_path / "out", lambda *said: None)
     assert not (tmp_path / "out").exists()
 
 

@@ -4,8 +4,9 @@ Output `rows`: features of the event tower become visual rows of the target, lai
 its places), then one a place (means over the pictures). Output `features`: what the event model computes at a token becomes
 what the target's own head reads, so that the next token is named with the target's embeddings.
 
-linear: one product. bottleneck, blocks, wide: residual MLPs (one narrow, three narrow, three wide: the L1, L2 and L3 of earlier
-work). attention: rows attend to each other; causal: to earlier ones only, and each also learns to predict the next. cross: rows
+linear: one product. slim: two with a ReLU between, through a sixteenth of the width (4096-256-4096, the early notes' shape, 2 M
+parameters). bottleneck, blocks, wide: residual MLPs (one narrow, three narrow, three wide: the L1, L2 and L3 of earlier work).
+attention: rows attend to each other; causal: to earlier ones only, and each also learns to predict the next. cross: rows
 attend to a learned bank, where DREAM's drafter (arXiv 2505.19201) attends to features of the target. fused: several inputs
 (layers of the tower; a token's feature and its embedding), mixed by a gate for every row and channel. constant: a control that
 sees no event and learns one row for all places.
@@ -104,16 +105,19 @@ class Constant(nn.Module):
 @dataclass(frozen=True)
 class Kind:
     """How an adapter of a kind is made for rows of a width: its blocks, whether it reads several inputs, whether it writes rows
-    only, and whether each row also learns to predict the next."""
+    only, and whether each row also learns to predict the next; `narrow`: what the width is divided by between the first
+    product and the last."""
 
     blocks: Callable[[int], list[nn.Module]]
     several: bool = False
     rows_only: bool = False
     foresees: bool = False
+    narrow: int = 1
 
 
 KINDS = {
     "linear": Kind(lambda width: []),
+    "slim": Kind(lambda width: [nn.ReLU()], narrow=16),
     "bottleneck": Kind(lambda width: [Residual(width, width // 2)]),
     "blocks": Kind(lambda width: [Residual(width, width // 2) for _ in range(3)]),
     "wide": Kind(lambda width: [Residual(width, 4 * width) for _ in range(3)]),
@@ -184,12 +188,14 @@ class Adapter(nn.Module):
 
     def __init__(self, config: AdapterConfig) -> None:
         super().__init__()
-        self.config, kind, together = config, KINDS[config.kind], len(config.layers) * config.width
+        self.config, kind = config, KINDS[config.kind]
+        inner = -(-config.width // kind.narrow)
+        together = len(config.layers) * inner
         self.norms = nn.ModuleList(nn.LayerNorm(config.reads) for _ in config.layers)
-        self.enter = nn.ModuleList(Linear(config.reads, config.width) for _ in config.layers)
+        self.enter = nn.ModuleList(Linear(config.reads, inner) for _ in config.layers)
         self.gate = Linear(together, together) if len(config.layers) > 1 else None
-        self.blocks = nn.ModuleList(kind.blocks(config.width))
-        self.leave = Linear(config.width, config.width) if self.blocks else None
+        self.blocks = nn.ModuleList(kind.blocks(inner))
+        self.leave = Linear(inner, config.width) if self.blocks else None
         self.next = Linear(config.width, config.width) if kind.foresees else None
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:

@@ -17,7 +17,7 @@ from eventspec.train.names import CALIBRATION, PRESETS, check_kinds, check_losse
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
-        help="linear, bottleneck (the default), blocks, wide, attention, causal, cross, fused, or the control constant. "
+        help="linear, slim, bottleneck (the default), blocks, wide, attention, causal, cross, fused, or the control constant. "
         "Repeatable."
     ),
 ]

@@ -28,7 +28,7 @@ HEADS = (
     *("eagle", "eagle1", "eagle3", "specvlm"),
     *("frugal", "weighted", "concat", "hivis", "msd", "vispec", "dream", "massv", "spec-llava"),
 )
-KINDS = ("linear", "bottleneck", "blocks", "wide", "attention", "causal", "cross", "fused", "constant")
+KINDS = ("linear", "slim", "bottleneck", "blocks", "wide", "attention", "causal", "cross", "fused", "constant")
 """Of adapters."""
 ROWS_ONLY = ("attention", "causal", "constant")
 OUTPUTS = ("rows", "features")
