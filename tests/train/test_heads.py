@@ -28,7 +28,7 @@ from eventspec.nn.llama import rope_tables
 from eventspec.pairs.pair_file import DATA
 from eventspec.train.data import Branch, pack
 from eventspec.train.distillation import HeadTraining, acceptance_rates, count_rounds, head_losses, ranked
-from eventspec.train.gating import Outcomes, fit, joined, tried
+from eventspec.train.gating import Outcomes, concatenated, fit, tried
 from eventspec.train.heads import new_heads
 
 ONE = LlamaConfig(40, 16, 24, 1, 2, 1, max_position_embeddings=64)
@@ -198,7 +198,7 @@ def test_a_branch_is_tried_at_every_question_by_forcing_it() -> None:
     found, batch = tried(head, target, seen()), seen()
     assert found.tau.shape == (4, 3)
     assert found.recordings.tolist() == [0, 0, 1, 1]
-    assert joined([found, found]).recordings.tolist() == [0, 0, 1, 1] * 2, "a recording that comes again is the same one"
+    assert concatenated([found, found]).recordings.tolist() == [0, 0, 1, 1] * 2, "a recording that comes again is the same one"
     assert found.costs.tolist() == pytest.approx([2 / 7, 2 / 7, 0])
     training_like = HeadTraining(SimpleNamespace(target=target, batches=lambda *asked: iter([batch])), {"it": head}, {})
     for number in range(3):

@@ -227,7 +227,7 @@ def calibrate_again(pair: str, material: Material, kinds: Sequence[str], out: Pa
     # The file as it was: `material` has noted what a training would have learned from.
     file = replace(material.file, learned=PairFile.read(folder_of(pair)).learned)
     material = replace(material, models=replace(material.models, file=file))
-    if isinstance(material.judged.source, Recorded):
+    if isinstance(material.judged.source, Recorded) and not material.learned_from_judged:
         kept = dict.fromkeys(str(question.resolved.resolve()) for question in material.judged.source.asked)
         known = [place for place in kept if "adapters" in material.file.learned.get(place, "").split(", ")]
         if known:

@@ -68,7 +68,7 @@ def fit_gates(training: HeadTraining, recipes: Mapping[str, Recipe], batches: It
             for batch in training.seen(numbers):
                 for name, head in heads.items():
                     tables[name].append(tried(head, training.source.target, batch))
-    return {name: fit(compressor_of(head), joined(tables[name]), recipes[name].gate_cost) for name, head in heads.items()}
+    return {name: fit(compressor_of(head), concatenated(tables[name]), recipes[name].gate_cost) for name, head in heads.items()}
 
 
 def tried(head: Head, target: LanguageEnds, batch: TargetBatch) -> Outcomes:
@@ -98,7 +98,7 @@ def tried(head: Head, target: LanguageEnds, batch: TargetBatch) -> Outcomes:
     return Outcomes(questions, shown, tau.cpu(), torch.tensor(costs), about[there].cpu())
 
 
-def joined(tables: list[Outcomes]) -> Outcomes:
+def concatenated(tables: list[Outcomes]) -> Outcomes:
     """One table of several, whose branches cost the same. A recording may come in several of them, or with a question a row:
     it is known by its picture, as far as that does not depend on what shared its batch."""
     found = {name: torch.cat([getattr(table, name) for table in tables]) for name in ("questions", "pictures", "tau")}
