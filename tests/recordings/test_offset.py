@@ -200,10 +200,10 @@ def test_clocks_that_do_not_meet_are_joined_by_an_offset(tmp_path: Path) -> None
     places = {"events": tmp_path / "events", "video": tmp_path / "frames"}
     with pytest.raises(BadInput, match="do not overlap"):
         Recording.open_pair(**places)
-    joined = Recording.open_pair(**places, event_offset_us=-far)
+    joined = Recording.open_pair(**places, event_offset=-far)
     assert joined.events is not None and joined.events.t[0] == own.events.t[0] + far
     with pytest.raises(BadInput, match="do not overlap"):
-        Recording.open_pair(**places, event_offset_us=far)
+        Recording.open_pair(**places, event_offset=far)
 
 
 @pytest.mark.parametrize("us", [True, 1.5, "soon", 10**18])

@@ -6,7 +6,6 @@ import json
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import Calibrated, auc
 from eventspec.align.adapters import Adapter, AdapterConfig, Output
-from eventspec.align.deciding import FITTED
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.embedded import pixels_from_frames
@@ -341,21 +339,6 @@ def test_rules_that_decide_early_are_calibrated_beside_the_predictor(tmp_path: P
         assert (auc(found.probabilities, ~found.wrong) > 0.85) != shuffled
         assert (found.threshold(0.1) < 1) != shuffled
         assert set(found.groups.labels["kind"]) == {"count", ""}
-
-
-def test_only_adapters_that_are_there_are_calibrated_again(tmp_path: Path) -> None:
-    material: Any = SimpleNamespace(file=PairFile.read(NANO))
-    with pytest.raises(BadInput, match="unknown adapter of this pair 'wide': choose from attention, features-linear"):
-        recipe.calibrate_again("nano", material, ["wide"], tmp_path / "out", lambda *said: None)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.long
-def test_a_calibration_leaves_the_weights_as_they_are(tmp_path: Path) -> None:
-    folder = recipe.train("nano", "smoke", recipe.Wanted(["attention"], phases=("calibration",)), tmp_path, lambda *said: None)
-    own, shipped = (PairFile.read(place).places("adapters")["attention"] for place in (folder, NANO))
-    assert digest_of(own) == digest_of(shipped)
-    assert {path.name for path in own.glob("acceptance*.json")} == {fitted.file for fitted in FITTED.values()}
 
 
 def test_unknown_kinds_and_phases_are_refused() -> None:

@@ -119,12 +119,15 @@ def probability(features: Features, calibrated: Calibrated) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a rule is typed, what its number is; whether frames are encoded to decide, and whether it decides before anything is
+    """How a rule is typed, what its number is in words, how surely an answer may stand by its argument (None: a calibration
+    says it) and from which number on; whether frames are encoded to decide, and whether it decides before anything is
     decoded."""
 
     usage: str
-    says: str
+    says: Callable[[float], str]
     reads: Callable[[str], bool]
+    sure: Callable[[Evidence, str], float] | None = None
+    least: Callable[[Evidence, str], float] = lambda evidence, argument: float(argument)
     sees_frames: bool = False
     early: bool = False
 
@@ -140,27 +143,37 @@ def _grouping(text: str) -> bool:
     return text in ("", *GROUPINGS)
 
 
-LIKELY = "probability {:.3f} of its answer"
+def _drawn(evidence: Evidence, argument: str) -> float:
+    """From [0, 1), by the seed, the question and the answer."""
+    return Random(f"{evidence.seed} {evidence.question} {evidence.tokens}").random()
+
+
+LIKELY = "probability {:.3f} of its answer".format
 RULES = {
     "predictor": Rule("predictor, predictor:kind or predictor:scene", LIKELY, _grouping),
     "entropy": Rule("entropy, entropy:kind or entropy:scene", LIKELY, _grouping, early=True),
     "events": Rule("events, events:kind or events:scene", LIKELY, _grouping, early=True),
     "cosine": Rule(
         "cosine:T, T from -1 to 1",
-        "cosine {:.3f} with its features",
+        "cosine {:.3f} with its features".format,
         lambda text: _number(text, lambda least: -1 <= least <= 1),
+        lambda evidence, argument: cosine(evidence),
         sees_frames=True,
     ),
     "kl": Rule(
         "kl:X, X above 0",
-        "KL divergence {:.3f} from its next tokens",
+        lambda sure: f"KL divergence {-sure:.3f} from its next tokens",
         lambda text: _number(text, lambda most: most > 0),
+        lambda evidence, argument: -divergence(evidence),
+        lambda evidence, argument: -float(argument),
         sees_frames=True,
     ),
     "score": Rule(
         "score, score:kl or score:predictor",
-        "accepted with probability {:.3f}",
+        "accepted with probability {:.3f}".format,
         lambda text: text in ("", *SCORES, "predictor"),
+        lambda evidence, argument: SCORES[argument or "cosine"](evidence),
+        _drawn,
         sees_frames=True,
     ),
 }
@@ -207,23 +220,21 @@ class Decision:
 
     def said(self, sure: float) -> str:
         """In words, how surely the answer from events may stand."""
-        return RULES[self.name].says.format(-sure if self.name == "kl" else sure)
+        return RULES[self.name].says(sure)
 
     def sure(self, evidence: Evidence, calibrated: Calibrated | None) -> float:
         """How surely the answer from events may stand, the more the surer."""
         if self.calibration is not None:
             assert calibrated is not None, "whoever made the rule looked"
             return probability(FITTED[self.calibration].read(evidence), calibrated)
-        if self.name == "score":
-            return SCORES[self.argument or "cosine"](evidence)
-        return cosine(evidence) if self.name == "cosine" else -divergence(evidence)
+        own = RULES[self.name].sure
+        assert own is not None, "a rule without a calibration has its own"
+        return own(evidence, self.argument)
 
     def least(self, evidence: Evidence, calibrated: Calibrated | None, risk: float) -> float:
-        """From which `sure` on it stands. Rule score draws it from [0, 1), by the seed, the question and the answer."""
-        if self.risky:
-            assert calibrated is not None, "whoever made the rule looked"
-            label = calibrated.groups.label(self.argument, evidence.question, evidence.rate) if self.argument else ""
-            return calibrated.least(risk, self.argument, label)
-        if self.name == "score":
-            return Random(f"{evidence.seed} {evidence.question} {evidence.tokens}").random()
-        return -float(self.argument) if self.name == "kl" else float(self.argument)
+        """From which `sure` on it stands."""
+        if not self.risky:
+            return RULES[self.name].least(evidence, self.argument)
+        assert calibrated is not None, "whoever made the rule looked"
+        label = calibrated.groups.label(self.argument, evidence.question, evidence.rate) if self.argument else ""
+        return calibrated.least(risk, self.argument, label)

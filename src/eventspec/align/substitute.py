@@ -130,6 +130,11 @@ class Known:
     encode: Callable[[], Context]
     seed: int = 0
 
+    @classmethod
+    def of(cls, substitute: Substitute, media: Media, question: str, adapted: Context, own: Context) -> Known:
+        """Of events and frames that were encoded before."""
+        return cls(substitute, media, question, lambda: adapted, lambda: own)
+
     @property
     def adapted(self) -> LanguageContext:
         """The events as the target's language model reads them."""

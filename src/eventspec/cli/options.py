@@ -62,7 +62,8 @@ Decide = Annotated[
     str | None,
     typer.Option(
         help="For method skip-encode: the rule that lets an answer from events stand, predictor (the default), entropy or "
-        "events, also by kind or scene as predictor:kind; cosine:T, kl:X or score, which encode the frames."
+        "events, also by kind or scene as predictor:kind; cosine:T, kl:X, score, score:kl, which encode the frames; "
+        "score:predictor."
     ),
 ]
 Target = Annotated[Path | None, path("A checkpoint folder that answers, instead of a pair.")]
@@ -97,8 +98,8 @@ Drafter = Annotated[
 Head = Annotated[
     str | None,
     typer.Option(
-        help="Another head for methods eagle and specvlm, NAME[:TREE][:BRANCH]: a folder or one of --pair's; dynamic, static, "
-        "published, chain; pruned. BRANCH forces what specvlm's gate chooses: prune, pool, max, convolve, resample, none."
+        help="Another head, NAME[:TREE][:BRANCH]: a folder or one of --pair's; dynamic, static, published, chain, eagle2; "
+        "pruned. BRANCH forces what specvlm's gate chooses: prune, pool, max, convolve, resample or none, as far as it has it."
     ),
 ]
 Adapter = Annotated[
@@ -106,7 +107,10 @@ Adapter = Annotated[
 ]
 Compress = Annotated[
     str | None,
-    typer.Option(help="For method compressed-target: prune:N, pool:N, grid:N, max:N, attention:N, fastv:N or packer:N."),
+    typer.Option(
+        help="For method compressed-target, one visual row of N: prune:N, pool:N, attention:N, fastv:N; one of each N x N "
+        "patches: grid:N, max:N, packer:N."
+    ),
 ]
 Vocabulary = Annotated[
     Literal["auto", "same", "retokenize", "intersect"], typer.Option(help="How drafter and target share ids.")

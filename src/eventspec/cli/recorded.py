@@ -86,9 +86,8 @@ class Reading:
     @property
     def offset(self) -> int | Literal["auto"] | None:
         """Of --event-offset."""
-        if self.event_offset is None or self.event_offset == "auto":
-            return None if self.event_offset is None else "auto"
-        return int(self.event_offset)
+        text = self.event_offset
+        return None if text is None else "auto" if text == "auto" else int(text)
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -141,9 +140,8 @@ class Recorded:
         else:
             assert self.events is not None and self.video is not None  # `check` looked
             how: dict[str, Any] = {"monotonic": reading.monotonic, "drop_outside": reading.drop_outside}
-            how["event_offset_us"] = offset if isinstance(offset := reading.offset, int) else None
-            found = Recording.open_pair(events=self.events, video=self.video, sensor_size=reading.size, **how)
-            found = found.with_event_offset("auto") if offset == "auto" else found
+            how |= {"sensor_size": reading.size, "event_offset": reading.offset}
+            found = Recording.open_pair(events=self.events, video=self.video, **how)
         window = None if self.window is None else found.window(*self._ends(found.span.start_us))
         check(found, window)
         return found, window

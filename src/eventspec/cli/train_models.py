@@ -12,7 +12,7 @@ from eventspec.cli.help import App
 from eventspec.cli.learning import Learning, agreement, whose
 from eventspec.errors import BadInput, check_known, several
 from eventspec.files import read_json
-from eventspec.train.names import CALIBRATION, PRESETS, check_kinds, check_losses, check_phases
+from eventspec.train.names import CALIBRATION, PRESETS, calibratable, check_kinds, check_losses, check_phases
 
 Kinds = Annotated[
     list[str] | None,
@@ -63,7 +63,10 @@ def adapter(
 
     On several GPUs, or processes, as `train heads`.
     """
-    phases, kinds = check_phases(phase or [], free_running), check_kinds(kind or ["bottleneck"], output)
+    again = (phases := check_phases(phase or [], free_running)) == (CALIBRATION,)
+    if again and output != "rows":
+        raise BadInput(f"phase {CALIBRATION} is for method skip-encode, which reads adapters to rows: leave --output out")
+    kinds = calibratable(learning.file, kind or []) if again else check_kinds(kind or ["bottleneck"], output)
     check_known("preset", [preset], PRESETS["adapters"])
     if free_running and output != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
@@ -72,9 +75,6 @@ def adapter(
     from eventspec.train import adapters as recipe
 
     written: Any = output
-    again = phases == (CALIBRATION,)
-    if again and output != "rows":
-        raise BadInput(f"phase {CALIBRATION} is for method skip-encode, which reads adapters to rows: leave --output out")
     wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
 
     seconds = len(kinds) * sum(recipe.SHARES.get(phase, 0.0) for phase in phases) * recipe.PRESETS[preset].stage.seconds

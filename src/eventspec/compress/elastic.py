@@ -183,7 +183,9 @@ class Elastic(nn.Module):
 
     def scores(self, question: Tensor, picture: Tensor) -> Tensor:
         """The gate's scores [..., options], in mode select, for what `shares` is given."""
-        found: Tensor = self.gate(question, picture) if isinstance(self.gate, Gate) else self.gate(question)  # type: ignore[misc]
+        gate = self.gate
+        assert gate is not None  # mode concat has none
+        found: Tensor = gate(question, picture) if isinstance(gate, Gate) else gate(question)
         return found.float()
 
     def chosen(self, rows: Tensor, question: Tensor) -> int | None:

@@ -26,6 +26,7 @@ from eventspec.core import (
     Trace,
     Verdict,
 )
+from eventspec.machine import arrived
 from eventspec.models.prompt import Frames, Prompt, PromptEncoder
 from eventspec.models.session import check_context, rounding_of
 from eventspec.nn import KVCache, Llama
@@ -83,6 +84,7 @@ class FastVContext(Context):
         check_context(len(prompt.rows), sampling.max_new_tokens, target.language.config.max_position_embeddings)
         began = trace.now()
         session = FastVSession(target, prompt, len(prompt.rows) + sampling.max_new_tokens + NODES, taps)
+        arrived(session.upper.pending)
         trace.span("prefill", "target", began)
         return session
 

@@ -166,12 +166,17 @@ def _adapter(which: str, file: PairFile, method: str | None) -> Path:
     return folder
 
 
+def row_adapters(file: PairFile) -> list[str]:
+    """The names of a pair's adapters to rows, the one that is used unless another is named first."""
+    places = file.places("adapters")
+    return [name for name, place in places.items() if read_json(place / "config.json").get("output") == "rows"]
+
+
 def check_decisions(decisions: Iterable[Decision], file: PairFile, adapter: str | None) -> None:
     """BadInput for rules of skip-encode that a pair has no adapter for, or one that was not calibrated for them."""
     for decision in decisions:
         places = file.places("adapters")
-        rows = (name for name, place in places.items() if read_json(place / "config.json").get("output") == "rows")
-        if (which := adapter or next(rows, None)) is None:
+        if (which := adapter or next(iter(row_adapters(file)), None)) is None:
             raise BadInput(f"--decide {decision}: pair {file.name} has no adapter to rows, see `eventspec train adapter`")
         folder, rule = _part("adapter", which, places)[0], decision.calibration
         check_adapter(which, EVENT_EAGLE if read_json(folder / "config.json").get("output") == "features" else ALIGNED, SKIP)

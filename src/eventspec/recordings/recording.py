@@ -89,13 +89,13 @@ class Recording:
         monotonic: Monotonic = "raise",
         fps: float | None = None,
         drop_outside: bool = False,
-        event_offset_us: int | None = None,
+        event_offset: int | Literal["auto"] | None = None,
     ) -> Recording:
         """Events of one file with the frames of another, on one clock.
 
         When the two time ranges do not touch and one of the files has a clock of its own (it starts within its first
         second), that one is moved so that both start together, and a note says so. Then `with_event_offset` moves the events,
-        where `event_offset_us` is given. BadInput when both are on running clocks that do not meet.
+        where `event_offset` is given. BadInput when both are on running clocks that do not meet.
         """
         first = cls.open(events, sensor_size, monotonic, drop_outside=drop_outside)
         second = cls.open(video, fps=fps)
@@ -104,14 +104,14 @@ class Recording:
         if second.video is None:
             raise BadInput(f"{video}: holds no frames: give a video or a folder of images")
         both = f"{events} and {video}"
-        moved_us, clip, notes = _on_one_clock(first.events, second.video, both, event_offset_us is not None)
+        moved_us, clip, notes = _on_one_clock(first.events, second.video, both, event_offset not in (None, "auto"))
         imu = None if first.imu is None else first.imu.shifted(moved_us)
         stream = first.events.shifted(moved_us) if moved_us else first.events
         formats = f"{first.source_format}+{second.source_format}"
         source = first.source if first.source == second.source else ""
         notes = (*first.notes, *second.notes, *covering_notes(stream, clip), *notes)
         found = cls(first.name, stream, clip, notes, formats, source, imu)
-        return found if event_offset_us is None else found.with_event_offset(event_offset_us)
+        return found if event_offset is None else found.with_event_offset(event_offset)
 
     @classmethod
     def from_arrays(

@@ -22,8 +22,8 @@ from eventspec.align.acceptance import Calibrated, Groups, Predictor, evidence_o
 from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output
 from eventspec.align.deciding import FITTED, USUAL_RULE
 from eventspec.align.substitute import Known
-from eventspec.core import BadInput, Context, Media, Trace
-from eventspec.errors import check_known, several
+from eventspec.core import BadInput, Media, Trace
+from eventspec.errors import several
 from eventspec.files import parsed, read_json, write_text
 from eventspec.models.eventgpt import EventGpt
 from eventspec.models.weights import fingerprint
@@ -38,7 +38,7 @@ from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, rounded, run_stage
 from eventspec.train.material import Material, Models, Told, every_question, material_of
 from eventspec.train.models import initialise
-from eventspec.train.names import CALIBRATION, PHASES, Given, check_phases
+from eventspec.train.names import CALIBRATION, PHASES, Given, calibratable, check_phases
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.recorded import Recorded
 
@@ -221,9 +221,9 @@ def write_figures(
 
 
 def calibrate_again(pair: str, material: Material, kinds: Sequence[str], out: Path, report: Report) -> Path:
-    """Write OUT/pair: the pair, its adapters to rows of some kinds calibrated as after a training. BadInput for others, and
+    """Write OUT/pair: the pair, its adapters to rows of these names calibrated as after a training. BadInput for others, and
     where they learned from what is kept to calibrate."""
-    check_known("adapter of this pair", kinds, material.file.tables["adapters"])
+    kinds = calibratable(material.file, kinds)
     # The file as it was: `material` has noted what a training would have learned from.
     file = replace(material.file, learned=PairFile.read(folder_of(pair)).learned)
     material = replace(material, models=replace(material.models, file=file))
@@ -271,16 +271,12 @@ def _from_events(pair: Path, name: str, judged: Told, report: Report) -> Iterato
         with torch.inference_mode():
             if seen is not media:  # all questions about a recording come together
                 media, read = seen, substitute.aligned.encode(seen, Trace())
-            known = Known(substitute, seen, question, partial(_same, read), partial(_same, read))
+            known = Known.of(substitute, seen, question, read, read)
             features = {rule: own for rule, fitted in FITTED.items() if (own := fitted.read(known)) is not None}
         if known.features is not None:  # others are never taken
             right = known.tokens == branch.answer
             yield JudgedAnswer(judged.recording(number), features, right, question, known.rate)
         report("calibrate", place / total, {})
-
-
-def _same(read: Context) -> Context:
-    return read
 
 
 def save_calibrated(

@@ -14,6 +14,7 @@ from eventspec.errors import BadInput, check_known
 from eventspec.files import check_empty, check_folder
 
 if TYPE_CHECKING:
+    from eventspec.pairs.pair_file import PairFile
     from eventspec.recordings.qa import Question
 
 PRESETS = {
@@ -78,6 +79,18 @@ def check_kinds(kinds: Iterable[str], output: str) -> list[str]:
     return found
 
 
+def calibratable(file: PairFile, names: Iterable[str]) -> list[str]:
+    """Which of a pair's adapters are calibrated again: those named, each once, of the ones to rows; all of these for none.
+    BadInput for others, and for a pair without any."""
+    from eventspec.pairs.fitting import row_adapters
+
+    there, wanted = row_adapters(file), list(dict.fromkeys(names))
+    if not there:
+        raise BadInput(f"pair {file.name} has no adapter to rows to calibrate: train one, without --phase {CALIBRATION}")
+    check_known("adapter to rows of this pair", wanted, there)
+    return wanted or there
+
+
 def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str, ...]:
     """The phases in their order, all of them for none, alignment alone for free-running texts; BadInput for an unknown one, and
     for another one with these texts."""
@@ -102,7 +115,8 @@ def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) ->
     if "contrast" in wanted and output == "features":
         raise BadInput("loss 'contrast' tells recordings apart at the same place: features of texts have none, leave it out")
     if wanted and "alignment" not in phases:
-        raise BadInput("--loss is for phase alignment, which is left out: add --phase alignment")
+        mend = "leave it out" if CALIBRATION in phases else "add --phase alignment"
+        raise BadInput(f"--loss is for phase alignment, which is left out: {mend}")
     return tuple(name for name in LOSSES if name in wanted)
 
 

@@ -25,6 +25,7 @@ from eventspec.nn.weights import TreeGrowth
 from eventspec.tree import best_chain, best_nodes
 
 NO_TOKEN = -1
+"""In place of the end token where a tree expands that too."""
 
 
 class FeatureHead(Protocol):

@@ -95,8 +95,7 @@ class _Shot(NamedTuple):
 class _Packets:
     """What `aedat` decoded. `streams`: id -> description; `events`: ids of streams that have some; `short`: the packets' events
     of the first such stream, None when they are many; `shots`: frames by id; `tear`: byte where reading ended too early, 0 when
-    it did not; `inertial`: samples of the IMU by id; `unheld`: how many of
-    those are more than may be held."""
+    it did not; `inertial`: samples of the IMU by id; `unheld`: how many of those are more than may be held."""
 
     streams: dict[int, dict[str, Any]]
     events: set[int] = field(default_factory=set)

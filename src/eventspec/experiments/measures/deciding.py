@@ -8,7 +8,6 @@ with nearly the same events have the same answers. `timed`: answers by every rul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from eventspec.align.deciding import FITTED, GROUPINGS, Decision, cosine, diverg
 from eventspec.align.substitute import LONGEST, Known, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
-from eventspec.core import Context, Trace
+from eventspec.core import Trace
 from eventspec.experiments.compare import Comparison, environment, others_of
 from eventspec.experiments.measures.alignment import area
 from eventspec.experiments.measures.setup import Finding, Found, Setup, compared, one_thread, scene, street
@@ -74,9 +73,7 @@ def measure(setup: Setup) -> Iterator[Finding]:
             own, answers = target.target.encode(media, Trace()), dict[str, list[int]]()
             for qa in asked:
                 answers[qa.question] = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST).token_ids
-                evidence = {
-                    n: Known(substitute, media, qa.question, partial(_same, c), partial(_same, own)) for n, c in read.items()
-                }
+                evidence = {name: Known.of(substitute, media, qa.question, one, own) for name, one in read.items()}
                 rows.append({"scene": index, "kind": qa.kind, **judged(evidence, answers[qa.question])})
             adapted = read["trained"]
             assert isinstance(adapted, LanguageContext)
@@ -95,10 +92,6 @@ def measure(setup: Setup) -> Iterator[Finding]:
             wrong = share([float(row["token_ids"] != plain[row["question_id"]]) for row in given], groups)
             found["methods"][name] |= {"skipped": share([float(row["skipped"]) for row in given], groups), "wrong": wrong}
         yield ("deciding", "timed"), found
-
-
-def _same(context: Context) -> Context:
-    return context
 
 
 def fitted(adapters: Adapters, clips: int) -> Adapter:

@@ -14,8 +14,8 @@ WHAT = {
     "eagle": "EagleVLM (2509.11815): one layer, added input norm, all visual rows",
     "eagle1": "EAGLE-1 (2401.15077), trained one step ahead",
     "eagle3": "EAGLE-3 (2503.01840): three layers fused, own head",
-    "specvlm": "SpecVLM (2509.11815), select: one of five branches for each question; this gate takes the convolution always",
-    "frugal": "SpecVLM, select, with pooling over frames too, and costs in its gate's loss; it takes pooling always",
+    "specvlm": "SpecVLM (2509.11815), select: a gate chooses one of five branches (what it chose: below)",
+    "frugal": "SpecVLM, select, with pooling over frames too, and costs in its gate's loss",
     "weighted": "SpecVLM, weighted: prune, pool and convolution by 3, added up",
     "concat": "SpecVLM, concat: the rows of all branches side by side",
     "hivis": "HiViS (2509.23928): no visual row",
@@ -227,7 +227,7 @@ def charts(results: Results) -> Charts:
 
 
 PAGES: dict[str, dict[str, Block]] = {
-    "docs/heads.md": {"compared": compared, "reading": reading, "trained": trained, "identity": identity},
+    "docs/heads.md": {"compared": compared, "reading": reading, "trained": trained, "branches": branches, "identity": identity},
     "docs/results/trees.md": {"trees": trees, "ranks": ranks},
     "docs/results/bound.md": {"bound": bound},
     "docs/results/training.md": {"scaling": scaling},
