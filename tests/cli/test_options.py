@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.support.probe import check_refused_early
@@ -279,8 +279,9 @@ def test_names_are_those_of_what_is_built() -> None:
     for name, module in recipes.items():
         assert set(train.PRESETS[name]) == set(module.PRESETS), name
     assert set(train.HEADS) == set(RECIPES) and train.HEADS[:4] == heads.NAMES
-    assert tuple(adapters.KINDS) == train.KINDS and tuple(LOSSES) == train.LOSSES and tuple(adapting.SHARES) == train.PHASES
-    assert tuple(name for name, kind in adapters.KINDS.items() if kind.rows_only) == train.ROWS_ONLY
+    kinds = {output: set(adapters.kinds_to(output)) for output in adapting.TRAININGS}
+    assert {output: set(names) for output, names in train.KINDS.items()} == kinds and tuple(LOSSES) == train.LOSSES
+    assert tuple(adapting.SHARES) == (*train.PHASES, *train.FURTHER_PHASES) and get_args(adapters.Reads) == train.READS
     stranger: Any = type("Stranger", (), {"family": "medusa"})()
     with pytest.raises(BadInput, match="Stranger is of family 'medusa', which is none of"):
         family_of(stranger)

@@ -40,7 +40,7 @@ def afresh(drafter: RespelledDrafter, media: object, answer: list[int]) -> int:
     rows = torch.cat((prompt, language.embed(torch.tensor(ids, dtype=torch.int64)).to(prompt.dtype)))
     hidden = language(rows[None], torch.arange(len(rows))[None], len(rows), None)[0, -1:]
     assert drafter.model.scored is not None
-    return int(drafter.model.scored(hidden, rows[-1:], Trace())[0, : drafter.model.limit].argmax())
+    return int(drafter.model.scored.logits(hidden, rows[-1:], media, Trace())[0, : drafter.model.limit].argmax())
 
 
 @torch.inference_mode()

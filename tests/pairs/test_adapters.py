@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from eventspec.align.adapters import Adapter, AdapterConfig, Output
+from eventspec.align.adapters import ROLLED, Adapter, AdapterConfig, Output, Reads, width_to
 from eventspec.ask import generate
-from eventspec.core import BadCheckpoint, BadInput
+from eventspec.ask.generation import media_of
+from eventspec.core import BadCheckpoint, BadInput, Trace
+from eventspec.drafters import LanguageDrafter, RespelledDrafter
+from eventspec.models.prompt import EventEncoder
+from eventspec.models.session import LanguageContext
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA, PairFile
 from eventspec.pairs.trained import Adapters, load_adapter, save_adapter
 from eventspec.recordings import Recording
+from eventspec.train.models import initialise
 
 NANO = DATA / "pairs/nano"
 QUESTIONS = ("How many road users are visible?", "Describe the scene.")
@@ -30,11 +35,12 @@ def adapters() -> Adapters:
     return found
 
 
-def saved(adapters: Adapters, kind: str, output: Output, place: Path) -> Path:
+def saved(adapters: Adapters, kind: str, output: Output, place: Path, reads: Reads = "last") -> Path:
     """An adapter of random weights for the bundled pair."""
     torch.manual_seed(3)
-    made = Adapter(AdapterConfig.of(kind, adapters.drafter.config, adapters.target.config.language.hidden_size, output))
-    save_adapter(made, place, adapters.drafter, adapters.target)
+    drafter, target = adapters.drafter, adapters.target
+    made = Adapter(AdapterConfig.of(kind, drafter.config, width_to(target.config, output), output, reads))
+    save_adapter(initialise(made), place, drafter, target)
     return place
 
 
@@ -130,6 +136,93 @@ def test_hybrid_with_an_adapter_in_the_event_drafters_place(
     found = generate(mixed, recording, QUESTIONS[1], "hybrid", max_new_tokens=24, **settings)
     assert found.token_ids == wanted.token_ids
     assert found.lossless
+
+
+OF_THE_NOTES: dict[str, tuple[str, str, Output, Reads]] = {
+    "autoregressive": ("event-eagle", "autoregressive", "features", "penultimate"),
+    "levels": ("event-eagle", "fused", "features", "levels"),
+    "cached features": ("event-eagle", "cached", "features", "last"),
+    "cached": ("aligned", "cached", "rows", "last"),
+    "tower": ("aligned", "bottleneck", "tower", "last"),
+}
+"""Method, kind, output and what is read, by name."""
+
+
+@pytest.mark.parametrize("name", OF_THE_NOTES)
+def test_adapters_of_the_early_notes_change_no_answer(
+    name: str, adapters: Adapters, recording: Recording, tmp_path: Path
+) -> None:
+    method, *how = OF_THE_NOTES[name]
+    place = saved(adapters, how[0], how[1], tmp_path / "mine", how[2])  # type: ignore[arg-type]
+    with load_pair("nano", "one", fit=False) as made:
+        made = made.with_adapter(str(place)).with_policy((method,), node_cost=1e-4).drafting("always")
+        drafter = made.method(method).drafts.of_all[0]
+        assert isinstance(drafter, RespelledDrafter) == (name == "autoregressive")
+        asked = made.open(recording)
+        for settings in ({}, {"temperature": 1.0, "seed": 5}):
+            wanted = generate(made, recording, QUESTIONS[1], "autoregressive", max_new_tokens=24, **settings)
+            for _ in range(2):  # the second question finds the target's rows there
+                found = asked.ask(QUESTIONS[1], method, max_new_tokens=24, **settings)
+                assert found.token_ids == wanted.token_ids and found.lossless and not found.trace.given_up
+                assert found.trace.drafted > 0
+
+
+@torch.inference_mode()
+def test_what_the_target_has_seen_is_looked_at_from_the_second_question_on(
+    adapters: Adapters, recording: Recording, tmp_path: Path
+) -> None:
+    place = saved(adapters, "cached", "rows", tmp_path / "mine")
+    with load_pair("nano", "one", fit=False) as made:
+        made = made.with_adapter(str(place))
+        target, drafter = made.parts.language_target, made.method("aligned").drafts.ahead[0]
+        assert isinstance(drafter, LanguageDrafter) and isinstance(drafter.encoder, EventEncoder)
+        media = media_of(recording)
+        before = drafter.encoder.encode(media, Trace(), "drafter")
+        assert target.seen(media) is None
+        context = target.encode(media, Trace())
+        seen, trace = target.seen(media), Trace()
+        assert seen is context.visual
+        after = drafter.encoder.encode(media, trace, "drafter")
+        assert not torch.allclose(before, after) and trace.crossed == [seen.nbytes, after.nbytes]
+        assert torch.equal(before, drafter.encoder.encode(media_of(recording), Trace(), "drafter")), "of another recording"
+        del context, seen
+        assert target.seen(media) is None, "nobody asks about it any more"
+
+
+@torch.inference_mode()
+def test_a_tower_adapter_goes_through_the_targets_own_projector(
+    adapters: Adapters, recording: Recording, tmp_path: Path
+) -> None:
+    adapter = adapters.loaded(str(saved(adapters, "bottleneck", "tower", tmp_path / "mine")), "tower")
+    media, target = media_of(recording), adapters.target
+    encoder = adapters.writing(adapter)
+    rows = encoder.encode(media, Trace(), "drafter")
+    assert rows.shape == (target.config.visual_tokens, target.config.language.hidden_size), "all its rows"
+    contexts = (
+        LanguageContext(encoder, rows),
+        LanguageContext(adapters.frames, adapters.frames.encode(media, Trace(), "target")),
+    )
+    written, own = adapters.comparing(adapter)(media, *contexts)
+    assert written.shape == own.shape == (target.config.visual_tokens, target.config.vision.hidden_size)
+    assert torch.allclose(target.projector(written), rows, atol=1e-5)
+    assert torch.allclose(target.projector(own), contexts[1].visual, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_an_autoregressive_adapter_names_several_tokens_after_one_row(
+    adapters: Adapters, recording: Recording, tmp_path: Path
+) -> None:
+    """By the target's own head, through the fusion; the event model reads no token between."""
+    name = str(saved(adapters, "autoregressive", "features", tmp_path / "mine", "penultimate"))
+    adapter, scored = adapters.loaded(name, "features"), adapters.scored(name)
+    width, language = adapters.drafter.config.language.hidden_size, adapters.drafter.language
+    assert scored.taps == (adapters.drafter.config.language.num_hidden_layers - 1,)
+    last, before_last, row = (torch.randn(1, width) for _ in range(3))
+    found = scored.logits(torch.cat((last, before_last), -1), row, media_of(recording), Trace())
+    assert found.shape == (ROLLED, adapters.target.config.language.vocab_size)
+    steps = adapter.rolled([before_last], ROLLED)
+    assert torch.allclose(found, adapters.target.language.head(torch.cat(steps)), atol=1e-5)
+    assert not torch.allclose(steps[0], adapter([language.normed(last)])), "the control: of the last layer they are others"
 
 
 def test_it_drafts_ahead_only_and_needs_events(pair: Pair, recording: Recording) -> None:

@@ -16,7 +16,7 @@ import torch
 from far_device import DRAFTER, TARGET
 
 from eventspec.align.acceptance import Calibrated, Predictor
-from eventspec.align.adapters import Adapter, AdapterConfig, Output
+from eventspec.align.adapters import Adapter, AdapterConfig, Output, width_to
 from eventspec.align.substitute import FEATURES
 from eventspec.ask import Result, generate
 from eventspec.core import Sampling, Trace
@@ -42,6 +42,7 @@ CROSSING = {"aligned": 1, "event-eagle": 4}
 """Methods in which one model reads what another computed, and how many tensors at least."""
 PLAIN = Sampling()
 ROWS, FEATURES_ADAPTER = "attention", "fused"
+OF_THE_NOTES: dict[str, Output] = {"cached": "rows", "bottleneck": "tower", "autoregressive": "features"}
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +61,10 @@ def folder(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
     parts = load_pair(place, fit=False).parts
     assert parts.adapters is not None
     torch.manual_seed(3)
-    outputs: dict[str, Output] = {ROWS: "rows", FEATURES_ADAPTER: "features"}
+    outputs: dict[str, Output] = {ROWS: "rows", FEATURES_ADAPTER: "features", **OF_THE_NOTES}
     for kind, output in outputs.items():
         between = parts.adapters.drafter, parts.adapters.target
-        made = Adapter(AdapterConfig.of(kind, between[0].config, between[1].config.language.hidden_size, output))
+        made = Adapter(AdapterConfig.of(kind, between[0].config, width_to(between[1].config, output), output))
         save_adapter(made, place / kind, *between)
         file = file.listing("adapters", kind, kind)
     head = EagleHead(EagleConfig(replace(parts.ends.config, num_hidden_layers=1)))
@@ -153,6 +154,21 @@ def test_hybrid_drafts_through_an_adapter(
     found = answered(adapted(devices["apart"], which, "hybrid"), recording, "hybrid")
     assert (found.token_ids, found.trace.given_up) == (plain, []), found.trace.notes
     assert any(span.stage == "transfer" for span in found.trace.spans)
+
+
+@pytest.mark.parametrize("kind", OF_THE_NOTES)
+def test_adapters_of_the_early_notes_read_across(
+    kind: str, devices: dict[str, Pair], recording: Recording, plain: list[int]
+) -> None:
+    """The target's rows are moved to the event model that looks at them, once a recording."""
+    method = "event-eagle" if kind == "autoregressive" else "aligned"
+    asked = adapted(devices["apart"], kind).open(recording)
+    for question in range(2):
+        found = asked.ask("What is moving?", method, max_new_tokens=10)
+        assert (found.token_ids, found.trace.given_up) == (plain, []), found.trace.notes
+        assert found.trace.drafted > 0
+        back = [span.bytes for span in found.trace.spans if span.stage == "transfer"][:-1]
+        assert bool(back) == (kind == "autoregressive" or (kind == "cached" and question == 1))
 
 
 def test_an_answer_from_events_alone_tells_what_crossed(

@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from eventspec.align.acceptance import Calibrated, auc
-from eventspec.align.adapters import Adapter, AdapterConfig, Output
+from eventspec.align.adapters import ROLLED, Adapter, AdapterConfig, Output, width_to
 from eventspec.core import BadInput
 from eventspec.events.representations import red_blue_classes
 from eventspec.models.embedded import pixels_from_frames
@@ -31,9 +31,7 @@ from eventspec.train import adapting, frozen, names
 from eventspec.train.adapting import (
     LOSSES,
     AdapterTraining,
-    FeatureTraining,
     FreeRunning,
-    RowTraining,
     alike_share,
     contrast,
 )
@@ -46,7 +44,11 @@ from eventspec.train.processes import Processes
 from eventspec.train.rehearsal import most_in_use
 
 NANO = bundled()["nano"]
-KINDS: dict[Output, tuple[str, ...]] = {"rows": ("linear", "causal", "fused"), "features": ("linear", "fused")}
+KINDS: dict[Output, tuple[str, ...]] = {
+    "rows": ("linear", "causal", "fused", "cached"),
+    "tower": ("linear", "bottleneck"),
+    "features": ("linear", "fused", "autoregressive"),
+}
 
 
 class TwoClips(Clips):
@@ -75,35 +77,56 @@ def spoken() -> tuple[TwoClips, dict[int, list[Branch]]]:
     return TwoClips(frames, classes), answers
 
 
-def training_of(spoken: Any, output: Output = "rows") -> AdapterTraining:
+def training_of(spoken: Any, output: Output = "rows", judged: bool = False) -> AdapterTraining:
     torch.manual_seed(0)
     target, drafter = load_video_llava(NANO / "target"), load_eventgpt(NANO / "drafter")
-    width = target.config.language.hidden_size
+    width = width_to(target.config, output)
     adapters = {kind: initialise(Adapter(AdapterConfig.of(kind, drafter.config, width, output))) for kind in KINDS[output]}
     before = Questions.of_pair(NANO).prefix()
     frozen, events = FrozenTarget(target, before), FrozenDrafter(drafter, before)
-    return (RowTraining if output == "rows" else FeatureTraining)(frozen, events, adapters, *spoken, 2)
+    return recipe.TRAININGS[output](frozen, events, adapters, *spoken, 2, (), judged)
 
 
-@pytest.mark.parametrize("output", ["rows", "features"])
-@pytest.mark.parametrize("phase", names.PHASES)
+@pytest.mark.parametrize(
+    ("output", "phase"),
+    [
+        *((output, phase) for output in ("rows", "tower", "features") for phase in names.PHASES),
+        *((output, phase) for output in ("rows", "tower") for phase in names.FURTHER_PHASES),
+    ],
+)
 def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoken: Any) -> None:
-    training = training_of(spoken, output)
+    training = training_of(spoken, output, phase in names.FURTHER_PHASES)
     frozen = [training.target.model, training.drafter.model]
     before = [{name: parameter.clone() for name, parameter in model.named_parameters()} for model in frozen]
     optimiser, said = torch.optim.AdamW(training.parameters(), lr=2e-3), []
     for _ in range(6):
         losses = training.losses(phase, np.array([0, 1]), 0.0)
         torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum().backward()
-        said.append({kind: float(losses[kind].detach()) for kind in KINDS[output]})
+        wanted = {kind: f"{kind} judged" if phase == "predictor" else kind for kind in KINDS[output]}
+        said.append({kind: float(losses[name].detach()) for kind, name in wanted.items()})
         optimiser.step()
         optimiser.zero_grad()
     for kind in KINDS[output]:
         assert said[-1][kind] < said[0][kind]
     for model, known in zip(frozen, before, strict=True):
         assert all(torch.equal(known[name], parameter) for name, parameter in model.named_parameters())
-    assert ("causal next" in losses) == (phase == "alignment" and output == "rows")
+    assert ("causal next" in losses) == (phase in ("alignment", "joint") and output == "rows")
     assert ("linear missed" in losses) == (phase == "end-to-end")
+    assert ("linear judged" in losses) == (phase in names.FURTHER_PHASES) and ("linear apart" in losses) == (phase == "joint")
+
+
+def test_what_follows_a_row_is_judged_where_it_is_drafted(spoken: Any) -> None:
+    """Step d of a stretch stands d rows after what the event model read."""
+    training = training_of(spoken, "features").eval()
+    adapter, branches = dict(training.each())["autoregressive"], [spoken[1][0]]
+    with torch.no_grad():
+        inputs = training.inputs(spoken[0], np.array([0]), branches)
+        written = training.written(adapter, inputs, branches)
+        steps = adapter.rolled([inputs[1]], ROLLED)
+    first = len(branches[0][0].question) - 1
+    for place in range(min(len(branches[0][0].answer), 2 * ROLLED)):
+        ahead = place % ROLLED
+        assert torch.equal(written[0, first + place], steps[ahead][0, first + place - ahead])
 
 
 def test_free_running_texts_are_paired_place_by_place(spoken: Any) -> None:
@@ -273,18 +296,14 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     folder = recipe.export(PairFile.read(NANO), adapters, (training.drafter.model, training.target), tmp_path, log)
     made = tomllib.loads((folder / "pair.toml").read_text())
     shipped = PairFile.read(NANO).tables["adapters"]
-    assert list(made["adapters"]) == [*reversed(shipped), "fused", "causal", "linear"], "those that were there are kept"
+    order = [*reversed(shipped), *reversed(KINDS["rows"])]
+    assert list(made["adapters"]) == order, "those that were there are kept"
     training = training_of(spoken, "features")
     adapters = {f"features-{name}": adapter for name, adapter in training.each()}
     log.write_text(json.dumps({"phase": "acceptance", "adapters": dict.fromkeys(adapters, figures["linear"])}) + "\n")
     folder = recipe.export(PairFile.read(folder), adapters, (training.drafter.model, training.target), tmp_path / "b", log)
-    assert set(tomllib.loads((folder / "pair.toml").read_text())["adapters"]) == {
-        "fused",
-        "causal",
-        "linear",
-        *shipped,
-        *adapters,
-    }
+    made = tomllib.loads((folder / "pair.toml").read_text())
+    assert set(made["adapters"]) == {*KINDS["rows"], *shipped, *adapters}
     pair = load_pair(folder, "one", fit=False)
     assert {"aligned", "event-eagle", "eagle"} <= set(pair.methods)
     assert pair.with_adapter("linear").method("aligned").notes[-1] == "drafter: adapter linear"
@@ -344,7 +363,7 @@ def test_rules_that_decide_early_are_calibrated_beside_the_predictor(tmp_path: P
 def test_unknown_kinds_and_phases_are_refused() -> None:
     with pytest.raises(BadInput, match="unknown adapter to rows 'magic': choose from linear"):
         names.check_kinds(["magic"], "rows")
-    with pytest.raises(BadInput, match="unknown output 'words': choose from rows, features"):
+    with pytest.raises(BadInput, match="unknown output 'words': choose from rows, tower, features"):
         names.check_kinds(["linear"], "words")
     assert names.check_kinds(["linear", "linear"], "features") == ["linear"]
     with pytest.raises(BadInput, match="unknown phase 'last': choose from alignment, acceptance, end-to-end"):
@@ -357,14 +376,18 @@ def test_unknown_kinds_and_phases_are_refused() -> None:
     assert names.check_phases([], free_running=True) == ("alignment",)
     with pytest.raises(BadInput, match="have phase alignment only"):
         names.check_phases(["acceptance"], free_running=True)
-    assert names.check_losses(["contrast", "squared"], "rows", names.PHASES) == ("squared", "contrast")
-    for losses, output, phases, why in (
-        (["l3"], "rows", names.PHASES, "unknown loss 'l3': choose from squared, cosine, contrast"),
-        (["contrast"], "features", names.PHASES, "features of texts have none"),
-        (["cosine"], "rows", ["acceptance"], "--loss is for phase alignment"),
+    assert names.check_phases(["joint", "alignment"]) == ("alignment", "joint")
+    assert names.check_adapting(["contrast", "squared"], "last", "rows", names.PHASES) == ("squared", "contrast")
+    assert names.check_adapting(["cosine"], "levels", "features", ["alignment"]) == ("cosine",)
+    for losses, reads, output, phases, why in (
+        (["l3"], "last", "rows", names.PHASES, "unknown loss 'l3': choose from squared, cosine, contrast, information"),
+        (["cosine"], "last", "rows", ["acceptance"], "--loss is for phases alignment and joint"),
+        ([], "first", "features", names.PHASES, "unknown reads 'first': choose from last, penultimate, levels"),
+        ([], "levels", "tower", names.PHASES, "--reads chooses among layers of a language model"),
+        ([], "last", "features", ["joint"], "phase joint judges what stands in a prompt"),
     ):
         with pytest.raises(BadInput, match=why):
-            names.check_losses(losses, output, phases)
+            names.check_adapting(losses, reads, output, phases)
 
 
 @pytest.mark.long

@@ -12,23 +12,35 @@ from eventspec.cli.help import App
 from eventspec.cli.learning import Learning, agreement, whose
 from eventspec.errors import BadInput, check_known, several
 from eventspec.files import read_json
-from eventspec.train.names import CALIBRATION, PRESETS, calibratable, check_kinds, check_losses, check_phases
+from eventspec.train.names import CALIBRATION, PRESETS, calibratable, check_adapting, check_kinds, check_phases
 
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
-        help="linear, slim, bottleneck (the default), blocks, wide, attention, causal, cross, fused, or the control constant. "
-        "Repeatable."
+        help="linear, slim, bottleneck (the default), blocks, wide, attention, causal, cross, cached, fused, autoregressive, "
+        "or the control constant. Repeatable."
     ),
 ]
 Written = Annotated[
-    str, typer.Option(help="rows: of the target's prompt, for method aligned; features: of its head, for event-eagle.")
+    str,
+    typer.Option(
+        help="rows: of the target's prompt, or tower: what its tower gives for every frame, for methods aligned and "
+        "skip-encode; features: of its head, for event-eagle."
+    ),
+]
+Reads = Annotated[
+    str,
+    typer.Option(
+        help="To features, of the event model: last (what its head reads), penultimate (the layer before), or levels (a low, "
+        "a middle and the last one)."
+    ),
 ]
 Phases = Annotated[
     list[str] | None,
     typer.Option(
-        help="alignment, acceptance or end-to-end; by default all three. Repeatable. calibration: adapters to rows that the "
-        "pair has are calibrated again for skip-encode, and stay as they are."
+        help="alignment, acceptance or end-to-end; by default all three. predictor, joint: the early notes' second and third. "
+        "Repeatable. calibration: adapters that the pair has are calibrated again for skip-encode, and stay as "
+        "they are."
     ),
 ]
 FreeRunning = Annotated[
@@ -41,7 +53,9 @@ FreeRunning = Annotated[
 Losses = Annotated[
     list[str] | None,
     typer.Option(
-        "--loss", help="squared, cosine or contrast (InfoNCE, rows only): what counts in phase alignment; by default all."
+        "--loss",
+        help="squared, cosine, contrast (InfoNCE) or information (mutual information): what counts in phases alignment and "
+        "joint; by default the first three, to features the first two.",
     ),
 ]
 AdapterPreset = Annotated[
@@ -55,11 +69,12 @@ def adapter(
     output: Written = "rows",
     phase: Phases = None,
     loss: Losses = None,
+    reads: Reads = "last",
     free_running: FreeRunning = False,
     preset: AdapterPreset = "cpu",
 ) -> None:
     """Train adapters for `--method aligned` and `event-eagle`: what an event model computes becomes what the target's own
-    language model reads. Kinds attention, causal and constant write rows only.
+    language model reads. Kinds attention and causal write no features, autoregressive nothing else.
 
     On several GPUs, or processes, as `train heads`.
     """
@@ -70,12 +85,13 @@ def adapter(
     check_known("preset", [preset], PRESETS["adapters"])
     if free_running and output != "features":
         raise BadInput("--free-running pairs the tokens of two texts: it is for --output features")
-    losses = check_losses(loss or [], output, phases)
+    losses = check_adapting(loss or [], reads, output, phases)
     given = learning.begin(events=True)
     from eventspec.train import adapters as recipe
 
     written: Any = output
-    wanted = recipe.Wanted(kinds, written, phases, free_running, losses)
+    read: Any = reads
+    wanted = recipe.Wanted(kinds, written, phases, free_running, losses, read)
 
     seconds = len(kinds) * sum(recipe.SHARES.get(phase, 0.0) for phase in phases) * recipe.PRESETS[preset].stage.seconds
 
@@ -91,7 +107,7 @@ def adapter(
             if "tokens" in own
         ]
         method, best = (
-            "aligned" if written == "rows" else "event-eagle",
+            "event-eagle" if written == "features" else "aligned",
             max(made, key=lambda name: made[name].get("leading", 0.0)),
         )
         use = f"the pair with its adapters is in {folder}: use it with --pair {folder} --method {method} --adapter {best}"
@@ -102,7 +118,7 @@ def adapter(
         return figures, [*lines, use]
 
     train = partial(recipe.train, learning.name, wanted=wanted)
-    stages = learning.stages(*([] if again else phases), *(["calibrate"] if output == "rows" else []))
+    stages = learning.stages(*([] if again else phases), *(["calibrate"] if output != "features" else []))
     learning.run(train, recipe.PRESETS[preset], given, stages, figures_of, seconds)
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from eventspec.core import Budget, Drafter, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
-from eventspec.models.prompt import Prompt, PromptEncoder
+from eventspec.models.prompt import Prompt, PromptEncoder, looks_at_target
 from eventspec.models.session import Prefix
 from eventspec.nn import Llama
 from eventspec.nn.cpu.native import NativeHead
@@ -56,12 +56,20 @@ Written = tuple[tuple[int, float], ...]
 """Tokens of an answer from its beginning on, each with the probability that its writer gave it after those before."""
 Lookahead = Callable[[str, Sequence[int]], list[int]]
 """(question, answer so far) -> the tokens that are likely to follow, at best a few; [] where that is not clear."""
-Scored = Callable[[Tensor, Tensor, Trace], Tensor]
-"""Logits [T, V] of what follows rows [T, D], from the last layer's outputs [T, D] and the rows."""
 Children = list[tuple[int, float]]
 """Next tokens with their probabilities."""
 Grown = tuple[Tensor, Tensor, Tensor]
 """Tokens, parents (-1: the root) and logarithms of path probabilities, [M] each, in level order, siblings likeliest first."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What names a drafter's tokens in the place of its own head: `logits` float [T, V] of what follows rows [T, D], from the
+    last layer's outputs and, behind them, those of the layers `taps`, [T, (1 + taps) * D], and the rows. Of a single row they
+    may be those of several tokens after it, [M, V], where those need no token between."""
+
+    logits: Callable[[Tensor, Tensor, Media, Trace], Tensor]
+    taps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,11 +113,12 @@ class ModelReading(DraftSession):
     def forward(
         self, rows: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, wanted: int | None = None
     ) -> Tensor:
-        """Read rows [T, D] after the cached ones; the last layer's output for all of them, or the last `wanted`."""
-        began = self.trace.now()
-        hidden, _ = self.language.runner().step(Rows(rows, self.cache, positions, mask), wanted=wanted)
+        """Read rows [T, D] after the cached ones; the last layer's output for all of them, or the last `wanted`, with those
+        of `Scored.taps` behind."""
+        began, taps = self.trace.now(), () if self.model.scored is None else self.model.scored.taps
+        hidden, tapped = self.language.runner().step(Rows(rows, self.cache, positions, mask), taps, wanted)
         self.trace.forward("drafter", self.trace.now() - began)
-        return hidden
+        return torch.cat((hidden, *(layer[-len(hidden) :] for layer in tapped)), -1) if taps else hidden
 
     def read_unread(self, ahead: list[int]) -> tuple[Tensor, Tensor]:
         """Read what is unread, which is committed, and `ahead` behind it: rows and the last layer's outputs [1 + A, D] from the
@@ -269,7 +278,7 @@ class LanguageDraft(ModelReading):
         """The likeliest next tokens after each row [T, D], from the last layer's outputs [T, D]."""
         began = self.trace.now()
         scored = self.model.scored
-        logits = self.language.logits(hidden) if scored is None else scored(hidden, rows, self.trace)
+        logits = self.language.logits(hidden) if scored is None else scored.logits(hidden, rows, self.request.media, self.trace)
         shares, tokens = logits[..., : self.model.limit].float().softmax(-1).topk(_CHILDREN)
         self.trace.forward("drafter", self.trace.now() - began)
         found = zip(tokens.tolist(), shares.tolist(), strict=True)
@@ -361,7 +370,7 @@ class LanguageDrafter(Drafter):
     ) -> None:
         self.name, self.encoder = name, encoder
         self.model = DraftModel(name, encoder.language, eos_id, limit, lookahead, scored)
-        self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix]] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[Media, tuple[Tensor, Prefix, bool]] = WeakKeyDictionary()
         self._drafts: WeakValueDictionary[int, ModelReading] = WeakValueDictionary()
         self.native = native_model(self.model) if natively and scored is None else None
 
@@ -372,9 +381,11 @@ class LanguageDrafter(Drafter):
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """Vision encoding and prefill of the drafter, as far as no question about the same recording came before."""
-        if request.media not in self._seen:
-            self._seen[request.media] = self.encoder.encode(request.media, trace, "drafter"), Prefix(self.encoder.language)
-        visual, prefix = self._seen[request.media]
+        looked = looks_at_target(self.encoder, request.media)
+        if request.media not in self._seen or self._seen[request.media][2] != looked:
+            visual = self.encoder.encode(request.media, trace, "drafter")
+            self._seen[request.media] = visual, Prefix(self.encoder.language), looked
+        visual, prefix, _ = self._seen[request.media]
         prompt = self.encoder.prompt(request.question, visual)
         trace.sizes["drafter"] = prompt.visual[1] - prompt.visual[0]
         began = trace.now()

@@ -39,27 +39,30 @@ class RespelledDraft(ModelReading):
         chain, share = list[int](), 1.0
         while len(chain) < min(_MOST, budget.max_depth, budget.max_nodes) and not (chain and budget.until()):
             found = self._after([*self.answer, *chain])
-            if found is None:
-                break
-            token, likely = found
-            share *= likely
-            if not share >= budget.min_path_prob:  # NaN too
-                break
-            chain.append(token)
-            if budget.show is not None:
+            before = len(chain)
+            for token, likely in found[: min(_MOST, budget.max_depth, budget.max_nodes) - len(chain)]:
+                share *= likely
+                if not share >= budget.min_path_prob:  # NaN too
+                    break
+                chain.append(token)
+                if token == self.model.eos_id:
+                    break
+            if budget.show is not None and len(chain) > before:
                 budget.show(chain)
-            if token == self.model.eos_id:
+            if len(chain) - before < len(found) or not found or chain[-1] == self.model.eos_id:
                 break
         return Proposal.chain(chain, self.model.name)
 
     def observe(self, verdict: Verdict, scores: Scores) -> None:
         self.answer += verdict.tokens.tolist()
 
-    def _after(self, answer: Sequence[int]) -> tuple[int, float] | None:
-        """The likeliest token of the target after an answer in its ids, and its share; None beyond the model's context."""
-        wanted = self.theirs.vocabulary.respell(self.ours.vocabulary.spell(answer))
-        if self.base + len(wanted) > self.context:
-            return None
+    def _after(self, answer: Sequence[int]) -> list[tuple[int, float]]:
+        """The likeliest tokens of the target after an answer in its ids, each with its share: one, or as many as are known
+        without reading the one before; none beyond the model's context."""
+        same, ours = self.theirs is None, self.ours.vocabulary
+        wanted = list(answer) if same or self.theirs is None else self.theirs.vocabulary.respell(ours.spell(answer))
+        if self.base + len(wanted) > self.context or (same and max(wanted, default=0) >= self.language.config.vocab_size):
+            return []
         kept = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(self.own, wanted, strict=False)))
         if kept < len(wanted):
             self.cache.length = self.base + kept
@@ -70,15 +73,17 @@ class RespelledDraft(ModelReading):
             self.outs[kept + 1 :] = zip(hidden.split(1), read.split(1), strict=True)
         assert self.model.scored is not None  # the drafter has it
         began = self.trace.now()
-        best = self.model.scored(*self.outs[len(wanted)], self.trace)[0, : self.model.limit].float().softmax(-1).max(-1)
+        logits = self.model.scored.logits(*self.outs[len(wanted)], self.request.media, self.trace)
+        best = logits[:, : self.model.limit].float().softmax(-1).max(-1)
         self.trace.forward("drafter", self.trace.now() - began)
-        return int(best.indices), float(best.values)
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
 class RespelledDrafter(LanguageDrafter):
-    """As `LanguageDrafter` with `scored` tokens of the target, whose ids `ours` are others than the model's own, `theirs`."""
+    """As `LanguageDrafter` with `scored` tokens of the target, whose ids `ours` are others than the model's own, `theirs`
+    (None: they are the same), as a chain."""
 
-    def __init__(self, name: str, encoder: PromptEncoder, ours: TokenSpace, theirs: TokenSpace, scored: Scored) -> None:
+    def __init__(self, name: str, encoder: PromptEncoder, ours: TokenSpace, theirs: TokenSpace | None, scored: Scored) -> None:
         super().__init__(name, encoder, ours.eos_id, ours.vocabulary.text_size, scored=scored)
         self.spaces = ours, theirs
 

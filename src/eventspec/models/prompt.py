@@ -101,6 +101,24 @@ def crossing(rows: Tensor, like: Tensor, trace: Trace, lane: Lane) -> Tensor:
     return moved
 
 
+@dataclass(eq=False)
+class Look:
+    """What the target has `seen` of a recording, its visual rows [T, D] where they are there, as another model reads them, of
+    which `like` is a weight. Those of the latest recording are kept."""
+
+    seen: Callable[[Media], Tensor | None]
+    like: Tensor
+    _latest: tuple[Tensor, Tensor] | None = None
+
+    def rows(self, media: Media, trace: Trace) -> Tensor | None:
+        """The rows, if they are there."""
+        if (seen := self.seen(media)) is None:
+            return None
+        if self._latest is None or self._latest[0] is not seen:
+            self._latest = seen, crossing(seen, self.like, trace, "drafter")
+        return self._latest[1]
+
+
 class PromptEncoder(Protocol):
     """How a model sees a recording and reads a question about it."""
 
@@ -211,20 +229,24 @@ class FrameEncoder:
 @dataclass(eq=False)
 class EventEncoder:
     """A window's events through `see` (-> rows [T, D]); a prompt of more than `most_rows` is cut there. `name` of the model,
-    `vision` as for frames. `crosses`: what sees the events is another model than the language model."""
+    `vision` as for frames. `crosses`: what sees the events is another model than the language model; `projector`: what that
+    one's own makes of it then. `look`: at the target's own visual rows; `see` is given them too."""
 
     language: Llama
     text: TextIds
-    see: Callable[[EventSlice], Tensor]
+    see: Callable[..., Tensor]
     name: str
     most_rows: int | None = None
     vision: Vision | None = None
     crosses: bool = False
+    projector: Callable[[Tensor], Tensor] | None = None
+    look: Look | None = None
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
-        events = self._seen(media)
-        visual = timed_vision(trace, lane, lambda: self.see(events))
-        return crossing(visual, self.language.embed.weight, trace, lane) if self.crosses else visual
+        events, beside = self._seen(media), () if self.look is None else (self.look.rows(media, trace),)
+        visual = timed_vision(trace, lane, lambda: self.see(events, *beside))
+        visual = crossing(visual, self.language.embed.weight, trace, lane) if self.crosses else visual
+        return visual if self.projector is None else self.projector(visual)
 
     def pixels(self, media: Media) -> Tensor:
         """What its tower reads of a recording, float [images, 3, S, S]; BadInput without events."""
@@ -242,6 +264,11 @@ class EventEncoder:
     def prompt(self, question: str, visual: Tensor) -> Prompt:
         whole = splice(self.language, self.text(question), visual)
         return Prompt(whole.rows[: self.most_rows], whole.visual)
+
+
+def looks_at_target(encoder: PromptEncoder, media: Media) -> bool:
+    """Whether an encoder looks at the target's rows of a recording, and they are there."""
+    return isinstance(encoder, EventEncoder) and encoder.look is not None and encoder.look.seen(media) is not None
 
 
 @dataclass(eq=False)

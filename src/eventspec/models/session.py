@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -27,7 +26,6 @@ from eventspec.core import (
 )
 from eventspec.engine.numerics import measured_rounding
 from eventspec.machine import arrived
-from eventspec.models.features import FeatureCache, FeatureFolder
 from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder, timed_vision
 from eventspec.nn import KVCache, Llama
 from eventspec.nn.cache import LentCache, Loan
@@ -49,6 +47,7 @@ class LanguageTarget(Target):
 
     def __init__(self, encoder: PromptEncoder, lossless: bool = True) -> None:
         self.encoder, self.language, self.lossless = encoder, encoder.language, lossless
+        self._contexts: WeakKeyDictionary[Media, ref[LanguageContext]] = WeakKeyDictionary()
 
     @cached_property
     def limits(self) -> Limits:
@@ -56,7 +55,14 @@ class LanguageTarget(Target):
         return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language), batches=True)
 
     def encode(self, media: Media, trace: Trace) -> LanguageContext:
-        return LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
+        made = LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
+        self._contexts[media] = ref(made)
+        return made
+
+    def seen(self, media: Media) -> Tensor | None:
+        """The visual rows of a recording that was encoded, as long as anyone asks about it; from any thread."""
+        context = found() if (found := self._contexts.get(media)) is not None else None
+        return None if context is None or not len(context.visual) else context.visual
 
     def score(self, batch: Sequence[tuple[TargetSession, Proposal]]) -> list[Scores]:
         if len(batch) == 1:
@@ -64,17 +70,6 @@ class LanguageTarget(Target):
         sessions = [session for session, _ in batch]
         assert all(isinstance(session, LanguageSession) for session in sessions), "this target's own sessions"
         return score_together(sessions, [proposal for _, proposal in batch])  # type: ignore[arg-type]
-
-
-def keeping(target: Target, limit: int, folder: Path | None = None) -> Target:
-    """A target that does not encode a frame again that it has seen, sharing its model with `target`: it keeps at most `limit`
-    bytes of rows, and all of them in a `folder`. One that is not ours, or sees no frames, as it is. BadInput for a folder that
-    cannot be written."""
-    if not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
-        return target
-    with torch.inference_mode():
-        kept = FeatureCache(limit, None if folder is None else FeatureFolder(folder, target.encoder.see))
-    return LanguageTarget(target.encoder.keeping(kept), target.lossless)
 
 
 @dataclass

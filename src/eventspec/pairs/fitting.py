@@ -162,14 +162,15 @@ def _adapter(which: str, file: PairFile, method: str | None) -> Path:
     check_adapter(which, by, method)
     if method == SKIP and not (folder / ACCEPTANCE).is_file():
         raise uncalibrated(which)
-    _check_sizes(folder, "adapter", file, {"hidden_size": data.get("width")})
+    if data.get("output") != "tower":  # whose width is the tower's
+        _check_sizes(folder, "adapter", file, {"hidden_size": data.get("width")})
     return folder
 
 
 def row_adapters(file: PairFile) -> list[str]:
-    """The names of a pair's adapters to rows, the one that is used unless another is named first."""
-    places = file.places("adapters")
-    return [name for name, place in places.items() if read_json(place / "config.json").get("output") == "rows"]
+    """The names of a pair's adapters to rows or the tower's features: the one that is used unless another is named first."""
+    writes = {name: read_json(place / "config.json").get("output") for name, place in file.places("adapters").items()}
+    return [name for output in ("rows", "tower") for name, own in writes.items() if own == output]
 
 
 def check_decisions(decisions: Iterable[Decision], file: PairFile, adapter: str | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from eventspec.align.adapters import KINDS, PROMPTED
 from eventspec.align.deciding import USUAL_RULE, Decision
 from eventspec.align.substitute import LONGEST, Substitute, SubstitutedTarget
 from eventspec.compress import CompressedEncoder, FastVTarget
@@ -194,7 +195,8 @@ def aligned(parts: Parts, name: str | None = None) -> Method | None:
     if parts.adapters is None or (which := name or parts.adapters.usual("rows")) is None:
         return None
     lookahead = None if parts.prior is None else parts.prior.sure_of
-    drafter = LanguageDrafter(ALIGNED, parts.adapters.encoder(which), parts.tokens.eos_id, lookahead=lookahead)
+    encoder = parts.adapters.encoder(which, parts.language_target.seen)
+    drafter = LanguageDrafter(ALIGNED, encoder, parts.tokens.eos_id, lookahead=lookahead)
     note = parts.notes if name is None else (*parts.notes, f"drafter: adapter {name}")
     return replace(autoregressive(parts), drafts=Drafts((drafter,)), drafter_needs="events", notes=note)
 
@@ -207,12 +209,13 @@ def event_eagle(parts: Parts, name: str | None = None) -> Method | None:
     if adapters is None or (which := name or adapters.usual("features")) is None:
         return None
     drafter: Drafter
-    if adapters.other_ids is not None:
-        drafter = RespelledDrafter(EVENT_EAGLE, adapters.events, parts.tokens, adapters.other_ids, adapters.scored(which))
+    scored = adapters.scored(which, parts.language_target.seen)
+    if adapters.other_ids is not None or KINDS[adapters.config(which).kind].rolls:
+        drafter = RespelledDrafter(EVENT_EAGLE, adapters.events, parts.tokens, adapters.other_ids, scored)
     else:
         lookahead = None if parts.prior is None else parts.prior.sure_of
         events, rows = adapters.events, adapters.events.language.config.vocab_size  # what it reads must have a row there
-        drafter = LanguageDrafter(EVENT_EAGLE, events, parts.tokens.eos_id, rows, lookahead, adapters.scored(which))
+        drafter = LanguageDrafter(EVENT_EAGLE, events, parts.tokens.eos_id, rows, lookahead, scored)
     return drafted_by_events(parts, drafter, None if name is None else f"drafter: the event drafter through adapter {name}")
 
 
@@ -220,7 +223,7 @@ def drafting_by(parts: Parts, adapter: str) -> str:
     """The method that drafts through an adapter. BadInput and BadCheckpoint, one line each."""
     if parts.adapters is None:
         raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
-    return EVENT_EAGLE if parts.adapters.output(adapter) == "features" else ALIGNED
+    return EVENT_EAGLE if parts.adapters.config(adapter).output == "features" else ALIGNED
 
 
 def skip_encode(
@@ -275,9 +278,11 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
     """Who answers from events alone, through an adapter. BadInput and BadCheckpoint, one line each."""
     if parts.adapters is None:
         raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
-    target, prior = LanguageTarget(parts.adapters.encoder(name), lossless=False), parts.prior
-    made = Substitute(target, lambda question, answer: 0.0, parts.tokens.sampling(Sampling(max_new_tokens=LONGEST)))
-    made = replace(made, devices=parts.adapters.devices, compare=parts.adapters.compared)
+    adapters, prior = parts.adapters, parts.prior
+    adapter = adapters.loaded(name, *PROMPTED)
+    target, plain = LanguageTarget(adapters.writing(adapter), lossless=False), Sampling(max_new_tokens=LONGEST)
+    made = Substitute(target, lambda question, answer: 0.0, parts.tokens.sampling(plain))
+    made = replace(made, devices=adapters.devices, compare=adapters.comparing(adapter))
     if prior is None:
         return made
     return replace(made, blind=prior.log_probability, drafts=Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))

@@ -22,7 +22,7 @@ from eventspec.errors import check_known, check_risk
 from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
-from eventspec.models.session import LanguageTarget, keeping
+from eventspec.models.session import LanguageTarget
 from eventspec.pairs.event_drafters import with_event_drafter
 from eventspec.pairs.methods import (
     aligned,
@@ -53,7 +53,7 @@ from eventspec.pairs.names import (
     check_decision,
 )
 from eventspec.pairs.pair_file import PairFile
-from eventspec.pairs.parts import Parts
+from eventspec.pairs.parts import Parts, keeping
 from eventspec.recordings import Recording
 from eventspec.text import TokenSpace, Vocabulary
 

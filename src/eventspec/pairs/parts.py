@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
 
 from eventspec.core import BadInput, Drafter, Modality, Target
 from eventspec.drafters import Mixture, TextPrior
 from eventspec.engine import DraftPolicy
+from eventspec.models.features import FeatureCache, FeatureFolder
 from eventspec.models.folder import load_folder
 from eventspec.models.hf_session import HfTarget
 from eventspec.models.loading import LoadOptions, VisionLanguage
@@ -105,3 +109,16 @@ class Parts:
         """The text of the target's prompt in ids, for a target of our own that sees frames; else None: it is not known."""
         encoder = self.target.encoder if isinstance(self.target, LanguageTarget) else None
         return encoder.text if isinstance(encoder, FrameEncoder) else None
+
+
+def keeping(target: Target, limit: int, folder: Path | None = None) -> Target:
+    """A target that does not encode a frame again that it has seen, sharing its model with `target`: it keeps at most `limit`
+    bytes of rows, and all of them in a `folder`. One that is not ours, or sees no frames, as it is. BadInput for a folder that
+    cannot be written."""
+    if not isinstance(target, LanguageTarget) or not isinstance(target.encoder, FrameEncoder):
+        return target
+    with torch.inference_mode():
+        kept = FeatureCache(limit, None if folder is None else FeatureFolder(folder, target.encoder.see))
+    made = copy(target)  # what one has seen is known to both
+    made.encoder = target.encoder.keeping(kept)
+    return made

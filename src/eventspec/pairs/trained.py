@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.align.acceptance import Calibrated
-from eventspec.align.adapters import Adapter, AdapterConfig, Output, laid_out, pooled_layers
+from eventspec.align.adapters import KINDS, PROMPTED, ROLLED, Adapter, AdapterConfig, Output, by_frame, laid_out, pooled_layers
 from eventspec.align.deciding import FEATURES, FITTED, USUAL_RULE
+from eventspec.align.substitute import Compare
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput, Context, EventSlice, Media, Trace
 from eventspec.drafters.language_model import Scored
@@ -24,14 +25,17 @@ from eventspec.models import configuration as fields
 from eventspec.models import weights
 from eventspec.models.checkpoint import Checkpoint, without_memory
 from eventspec.models.eventgpt import EventGpt
-from eventspec.models.prompt import EventEncoder, FrameEncoder, crossing, projected
+from eventspec.models.prompt import EventEncoder, FrameEncoder, Look, crossing, projected
 from eventspec.models.session import LanguageContext
 from eventspec.models.video_llava import VideoLlava
 from eventspec.models.weights import fingerprint
 from eventspec.pairs.names import ACCEPTANCE as ACCEPTANCE
 from eventspec.pairs.names import check_packer, folder_named
 from eventspec.text import TokenSpace
+from eventspec.video.clip import uniform_indices
 
+Encoded = Callable[[Media], Tensor | None]
+"""A recording -> the target's own visual rows of it, where it has encoded them."""
 Part = TypeVar("Part", Adapter, Packer)
 Whole = TypeVar("Whole", EventGpt, VideoLlava)
 
@@ -61,21 +65,23 @@ class Adapters:
 
     def usual(self, output: Output) -> str | None:
         """The name of the one with an output that is used unless another is named. BadCheckpoint for a damaged one."""
-        return next((name for name in self.folders if self.output(name) == output), None)
+        return next((name for name in self.folders if self.config(name).output == output), None)
 
-    def output(self, name: str) -> Output:
-        """What an adapter writes. BadInput and BadCheckpoint, one line each."""
-        return inspect_adapter(self.folder(name))[0].output
+    def config(self, name: str) -> AdapterConfig:
+        """What an adapter reads and writes. BadInput and BadCheckpoint, one line each."""
+        return inspect_adapter(self.folder(name))[0]
 
     def folder(self, name: str) -> Path:
         """Where an adapter lies, by the pair's name for it or as it is; BadInput for one that is not there."""
         return folder_named("adapter", name, self.folders)
 
-    def _loaded(self, name: str, output: Output) -> Adapter:
+    def loaded(self, name: str, *outputs: Output) -> Adapter:
+        """One of those outputs. BadInput for an unknown adapter and one of another, BadCheckpoint for one that does not fit."""
         folder = self.folder(name)
         adapter = load_adapter(folder, self.drafter, self.target)
-        if (own := adapter.config.output) != output:
-            raise BadInput(f"{folder}: this adapter writes {own}, and the method reads {output}: name another one")
+        if (own := adapter.config.output) not in outputs:
+            wanted = " or ".join(outputs)
+            raise BadInput(f"{folder}: this adapter writes {own}, and the method reads {wanted}: name another one")
         return adapter
 
     def calibrated(self, name: str, rule: str = USUAL_RULE) -> Calibrated | None:
@@ -92,43 +98,77 @@ class Adapters:
             )
         return found
 
-    def encoder(self, name: str) -> EventEncoder:
-        """The target's prompt with adapted event rows where its visual rows would be; BadInput for an unknown adapter,
-        BadCheckpoint for one that does not fit."""
-        return self.writing(self._loaded(name, "rows"))
+    def encoder(self, name: str, seen: Encoded | None = None) -> EventEncoder:
+        """The target's prompt with adapted event rows where its visual rows would be; a kind that looks at what the target has
+        `seen` does so. BadInput for an unknown adapter, BadCheckpoint for one that does not fit."""
+        return self.writing(self.loaded(name, *PROMPTED), seen)
 
-    def writing(self, adapter: Adapter) -> EventEncoder:
-        """The same through an adapter to rows that is there."""
-        drafter, vision = self.drafter, self.events.vision
+    def writing(self, adapter: Adapter, seen: Encoded | None = None) -> EventEncoder:
+        """The same through an adapter to rows, or to the tower's features, that is there."""
+        drafter, vision, config = self.drafter, self.events.vision, adapter.config
         assert vision is not None  # `whole` looked
 
-        def see(events: EventSlice) -> Tensor:
-            layers = pooled_layers(drafter, vision.pixels(events), adapter.config.layers)
-            return projected(lambda last: adapter(layers)[0], layers[-1])
+        def see(events: EventSlice, own: Tensor | None = None) -> Tensor:
+            layers = pooled_layers(drafter, vision.pixels(events), config.layers)
+            return projected(lambda last: adapter(layers, own)[0], layers[-1])
 
-        return EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
+        def see_frames(events: EventSlice) -> Tensor:
+            return self._as_tower(adapter, vision.pixels(events)).flatten(0, 1)
 
-    def compared(self, media: Media, adapted: Context, own: Context) -> tuple[Tensor, Tensor]:
-        """What an adapter wrote of a recording's events, and the target's own at the same places, [T, D] each; BadInput
-        without frames."""
-        assert isinstance(adapted, LanguageContext) and isinstance(own, LanguageContext)  # a target of ours
-        if not len(own.visual):
-            raise BadInput("the recording has no frames in this window: a rule that compares features needs the target's own")
-        rows = own.visual.unflatten(0, (1, -1, self.target.config.vision.tokens))
-        return adapted.visual, laid_out(rows, self.drafter.config)[0]
+        made = EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
+        if config.output == "tower":
+            return replace(made, see=see_frames, projector=self.target.projector)
+        return replace(made, look=self._look(config, seen))
 
-    def scored(self, name: str) -> Scored:
+    def _look(self, config: AdapterConfig, seen: Encoded | None) -> Look | None:
+        return Look(seen, self.drafter.projector.linear_1.weight) if seen is not None and KINDS[config.kind].looks else None
+
+    def _as_tower(self, adapter: Adapter, pixels: Tensor) -> Tensor:
+        """What an adapter to the tower's features writes of event pictures, [frames, tokens, C]."""
+        own, target = self.drafter.config, self.target.config
+        layers = self.drafter.tower.outputs(pixels, adapter.config.layers)
+        frames = [by_frame(layer, own.images, self.frames.frames, target.vision.tokens) for layer in layers]
+        made: Tensor = adapter(frames)
+        return made
+
+    def comparing(self, adapter: Adapter) -> Compare:
+        """What gives what an adapter wrote of a recording's events and the target's own at the same places, [T, D] each: of
+        visual rows, or of the tower's features before the projector. BadInput without frames."""
+
+        def compared(media: Media, adapted: Context, own: Context) -> tuple[Tensor, Tensor]:
+            assert isinstance(adapted, LanguageContext) and isinstance(own, LanguageContext)  # a target of ours
+            if not len(own.visual):
+                raise BadInput("the recording has no frames in this window: a rule that compares features needs the target's")
+            if adapter.config.output == "rows":
+                rows = own.visual.unflatten(0, (1, -1, self.target.config.vision.tokens))
+                return adapted.visual, laid_out(rows, self.drafter.config)[0]
+            # No context keeps what was before its projector: the towers look again, which costs what a decision saves.
+            theirs = self.target.tower(self.frames.pixels(media), self.target.config.vision_layer)
+            written = self._as_tower(adapter, self.events.pixels(media))
+            places = uniform_indices(len(written), len(theirs))
+            return written[places].to(theirs).flatten(0, 1), theirs.flatten(0, 1)
+
+        return compared
+
+    def scored(self, name: str, seen: Encoded | None = None) -> Scored:
         """Tokens after what the event model's language model computes, named by the target's own head through an adapter to
-        features; errors as `encoder`."""
-        adapter, normed, head = self._loaded(name, "features"), self.drafter.language.normed, self.target.language.head
+        features, which may look at what the target has `seen`; errors as `encoder`. A kind whose features follow each other
+        names `ROLLED` tokens after a single row."""
+        adapter, normed, head = self.loaded(name, "features"), self.drafter.language.normed, self.target.language.head
+        config, look = adapter.config, self._look(adapter.config, seen)
 
-        def scored(hidden: Tensor, rows: Tensor, trace: Trace) -> Tensor:
-            inputs = (normed(hidden), rows)
-            features = adapter([inputs[number - 1] for number in adapter.config.layers])
-            logits: Tensor = head(crossing(features, head.weight, trace, "drafter"))
-            return logits
+        def logits(hidden: Tensor, rows: Tensor, media: Media, trace: Trace) -> Tensor:
+            last, *tapped = hidden.split(rows.shape[-1], -1)
+            inputs = {1: normed(last), 2: rows, **{2 + tap: layer for tap, layer in zip(config.taps, tapped, strict=True)}}
+            own = [inputs[number] for number in config.layers]
+            if adapter.fusion is not None:
+                features = torch.cat(adapter.rolled(own, ROLLED))
+            else:
+                features = adapter(own, None if look is None else look.rows(media, trace))
+            found: Tensor = head(crossing(features, head.weight, trace, "drafter"))
+            return found
 
-        return scored
+        return Scored(logits, config.taps)
 
 
 @dataclass(frozen=True)
@@ -210,7 +250,7 @@ def load_adapter(folder: Path, drafter: EventGpt, target: VideoLlava) -> Adapter
     config, checkpoint, between = inspect_adapter(folder)
     _check_trained_for(folder, "adapter", between, _fingerprints(drafter=drafter, target=target))
     with fields.of_folder(folder):
-        config.check(drafter.config, target.config.language.hidden_size)
+        config.check(drafter.config, target.config)
     return _filled(lambda: Adapter(config), checkpoint, drafter.projector.linear_1.weight)
 
 

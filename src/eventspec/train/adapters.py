@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from eventspec.align.acceptance import Calibrated, Groups, Predictor, evidence_of
-from eventspec.align.adapters import CONTROL, Adapter, AdapterConfig, Output
+from eventspec.align.adapters import CONTROL, PROMPTED, Adapter, AdapterConfig, Output, Reads, width_to
 from eventspec.align.deciding import FITTED, USUAL_RULE
 from eventspec.align.substitute import Known
 from eventspec.core import BadInput, Media, Trace
@@ -31,14 +31,14 @@ from eventspec.pairs import load_pair
 from eventspec.pairs.methods import substitute_of
 from eventspec.pairs.pair_file import PairFile, folder_of
 from eventspec.pairs.trained import digest_of, save_adapter
-from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, alike_share
+from eventspec.train.adapting import AdapterTraining, FeatureTraining, FreeRunning, RowTraining, TowerTraining, alike_share
 from eventspec.train.answers import Preset, TrainingPreset, preset_of, presets_of
 from eventspec.train.data import WORKERS, Branch, PixelSource, shuffled
 from eventspec.train.frozen import FrozenDrafter, FrozenTarget
 from eventspec.train.loop import Calibration, Report, Stage, changed_pair, last_row, rounded, run_stage
 from eventspec.train.material import Material, Models, Told, every_question, material_of
 from eventspec.train.models import initialise
-from eventspec.train.names import CALIBRATION, PHASES, Given, calibratable, check_phases
+from eventspec.train.names import CALIBRATION, FURTHER_PHASES, Given, calibratable, check_phases
 from eventspec.train.processes import ALONE, Processes
 from eventspec.train.recorded import Recorded
 
@@ -58,8 +58,9 @@ class JudgedAnswer:
 FIGURES = "adapters/adapters.json"
 """In a pair's folder: what its adapters reached on calibration clips."""
 NONE_APART = "it learned from the only recording there is: no other one says how often it is right"
-SHARES = {"alignment": 0.2, "acceptance": 0.5, "end-to-end": 0.3}
+SHARES = {"alignment": 0.2, "acceptance": 0.5, "end-to-end": 0.3, "predictor": 0.2, "joint": 0.6}
 """Of a stage's seconds, by phase."""
+TRAININGS: dict[Output, type[AdapterTraining]] = {"rows": RowTraining, "tower": TowerTraining, "features": FeatureTraining}
 PRESETS = presets_of(
     {  # seconds for each adapter
         "cpu": TrainingPreset(1500, 400, Stage("adapters", 240, 1.5e-3, 8), 6),
@@ -73,13 +74,21 @@ PRESETS = presets_of(
 class Wanted:
     """What is to be trained: adapters of some kinds to an output, in these phases (none: the usual ones). free_running: to
     features, of texts that the two models made on their own (`adapting.FreeRunning`), in phase alignment. losses: which of
-    `adapting.LOSSES` count in that phase, all of them for none."""
+    `adapting.LOSSES` count in phases alignment and joint, the usual ones for none. reads: as `AdapterConfig.of`."""
 
     kinds: Sequence[str]
     output: Output = "rows"
     phases: Sequence[str] = ()
     free_running: bool = False
     losses: Sequence[str] = ()
+    reads: Reads = "last"
+
+    def about(self, phases: Sequence[str]) -> dict[str, object]:
+        """What a run notes, which may not change when it goes on; settings that were added later only where they are used."""
+        further: dict[str, object] = {"losses": list(self.losses)} if self.losses else {}
+        further |= {} if self.reads == "last" else {"reads": self.reads}
+        what = {"adapters": list(self.kinds), "output": self.output, "phases": list(phases)}
+        return {**what, "free_running": self.free_running, **further}
 
 
 def train(
@@ -99,9 +108,7 @@ def train(
 
     def begin(models: Models) -> dict[str, object]:
         between = {"target": fingerprint(models.target), "drafter": fingerprint(models.events)}
-        what = {"adapters": list(wanted.kinds), "output": output, "phases": list(chosen)}
-        losses = {"losses": list(wanted.losses)} if wanted.losses else {}
-        return {**between, **what, "free_running": free_running, **losses}
+        return {**between, **wanted.about(chosen)}
 
     if again:  # nothing learns from what is answered
         preset = replace(preset, answered=1)
@@ -110,15 +117,15 @@ def train(
         return calibrate_again(pair, material, wanted.kinds, out, report)
     target, drafter, learned, judged = material.target, material.events, material.learned, material.judged
     torch.manual_seed(0)
-    width = target.config.language.hidden_size
-    configs = [AdapterConfig.of(kind, drafter.config, width, output) for kind in wanted.kinds]
-    adapters = {name_of(config.kind, output): initialise(Adapter(config)) for config in configs}
+    between = drafter.config, width_to(target.config, output), output, wanted.reads
+    adapters = {name_of(kind, output): initialise(Adapter(AdapterConfig.of(kind, *between))) for kind in wanted.kinds}
     torch.manual_seed(1 + processes.rank)
     for model, device in zip((target, drafter), material.devices(processes), strict=True):
         model.to(device)
     frozen, events = FrozenTarget(target, material.before), FrozenDrafter(drafter, material.drafter_before)
-    made = FreeRunning if free_running else RowTraining if output == "rows" else FeatureTraining
-    training = made(frozen, events, adapters, learned.source, learned.answers, preset.packed, wanted.losses)
+    made = FreeRunning if free_running else TRAININGS[output]
+    judging = not set(FURTHER_PHASES).isdisjoint(chosen)
+    training = made(frozen, events, adapters, learned.source, learned.answers, preset.packed, wanted.losses, judging)
     judged_text = judged.answers
     if isinstance(training, FreeRunning):
         training.answers = training.pairs(learned.source, learned.answers)
@@ -138,7 +145,7 @@ def train(
         write_text(out / "free-running.json", json.dumps({"same_token": same, "on_the_target's_text": theirs}) + "\n")
         return out
     whole = export(material.file, adapters, (drafter, frozen), out, log, material.learned_from_judged)
-    if output == "rows":
+    if output in PROMPTED:
         best = next(name for name in PairFile.read(whole).tables["adapters"] if name in adapters)
         calibrate(whole, best, material, report)
     return whole
@@ -156,6 +163,7 @@ def learn(
     """One phase after the other, in the folder of `log`, which gets a row before the first and after each: how far every
     adapter agrees with the target on what is `judged`, and how far apart they lie."""
     adapters, (clips, kept) = [adapter for _, adapter in training.each()], judged
+    parts = [*adapters, *training.predictors.values()]
 
     def measured() -> dict[str, Any]:
         found = {"adapters": training.agreement(clips, kept), "gaps": training.gaps(clips, kept)}
@@ -166,9 +174,9 @@ def learn(
     for phase in ("", *phases):
         if phase:
             stage = replace(preset.stage, name=phase, seconds=preset.stage.seconds * SHARES[phase] * len(adapters))
-            seed, losses = 600 + PHASES.index(phase), partial(training.losses, phase)
+            seed, losses = 600 + list(SHARES).index(phase), partial(training.losses, phase)
             batches = shuffled(sorted(training.answers), stage.batch, seed, training.clips.folder, processes)
-            run_stage(stage, training, batches, losses, log.parent, report, clipped=adapters, processes=processes)
+            run_stage(stage, training, batches, losses, log.parent, report, clipped=parts, processes=processes)
         if processes.first and phase not in noted:
             calibration.note({"phase": phase})
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eventspec.align import gaps
-from eventspec.align.adapters import Adapter, laid_out, pooled_layers
+from eventspec.align.adapters import KINDS, ROLLED, Adapter, by_frame, laid_out, pooled_layers
+from eventspec.drafters.heads.unrolled import shifted
 from eventspec.train.answers import greedy_answers
 from eventspec.train.data import Branch, Index, PixelSource, drawn, pack
 from eventspec.train.frozen import Branches, FrozenDrafter, FrozenTarget, Said, agreement_of, said_of
@@ -23,15 +24,21 @@ TEMPERATURE = 0.1
 """Of InfoNCE, over cosines."""
 GAPS = (gaps.cosine, gaps.l2, gaps.mmd, gaps.sliced_wasserstein, gaps.linear_cka)
 MOST_ROWS = 3000
-LOSSES = {"squared": 1.0, "cosine": 0.5, "contrast": 0.1}
-"""What each part weighs in phase alignment."""
+SEEN = 0
+"""Among inputs by number: the target's own visual rows, [B, M, D]."""
+LOSSES = {"squared": 1.0, "cosine": 0.5, "contrast": 0.1, "information": 0.5}
+"""What each part weighs in phases alignment and joint."""
+ALIGN, ACCEPT = 1.0, 0.1
+"""What alignment and the predictor of acceptance weigh in phase joint, beside the cross-entropy of answers."""
+MOST_CONTRASTED = 512
+"""Rows of texts that are told apart, at most."""
 
 
 class AdapterTraining(nn.Module):
     """Adapters with one output, and their losses on a batch of clips: they share the event model's pass. `alike`: the LOSSES
-    of phase alignment, the `usual` ones for none."""
+    of phases alignment and joint, the `usual` ones for none; `judged`: whether a predictor of acceptance learns beside each."""
 
-    usual = tuple(LOSSES)
+    usual: tuple[str, ...] = ("squared", "cosine", "contrast")
 
     def __init__(
         self,
@@ -42,8 +49,11 @@ class AdapterTraining(nn.Module):
         answers: Mapping[int, list[Branch]],
         packed: int,
         alike: Collection[str] = (),
+        judged: bool = False,
     ) -> None:
         super().__init__()
+        width = target.model.config.language.hidden_size
+        self.predictors = nn.ModuleDict({name: nn.Linear(2 * width, 1) for name in adapters if judged})
         self.adapters, self.alike = nn.ModuleDict(adapters), alike or self.usual
         self.target, self.clips, self.answers, self.packed = target, clips, answers, packed
         self.drafter, self.rng = drafter, np.random.default_rng(0)
@@ -60,39 +70,80 @@ class AdapterTraining(nn.Module):
         """What the target makes of what an adapter wrote, float [B, T, D]."""
         raise NotImplementedError
 
+    def written(self, adapter: Adapter, inputs: Mapping[int, Tensor], branches: Branches, seen: bool = False) -> Tensor:
+        """What an adapter writes, float [B, T, D], of all `inputs`; `seen`: it looks at the target's rows."""
+        own = [inputs[number] for number in adapter.config.layers]
+        written: Tensor = adapter(own, inputs[SEEN] if seen else None)
+        return written
+
+    def as_read(self, written: Tensor) -> Tensor:
+        """What an adapter wrote as the target's language model reads it, float [B, T, D]."""
+        return written
+
+    def predicted(self, name: str, written: Tensor, branches: Branches) -> Tensor:
+        """Logits [A] that the answer to each question is the target's, from adapted events and the question alone."""
+        embed, rows = self.target.model.language.embed, self.as_read(written).float().mean(1)
+        asked = [embed(torch.tensor(one.question, device=rows.device)).float().mean(0) for known in branches for one in known]
+        own = torch.cat([row.expand(len(known), -1) for row, known in zip(rows, branches, strict=True)])
+        logits: Tensor = self.predictors[name](torch.cat((own, torch.stack(asked)), -1))[:, 0]
+        return logits
+
     def losses(self, phase: str, index: Index, progress: float) -> dict[str, Tensor]:
         """Of every adapter, under its name; what begins with `_` is reported only."""
         parts = dict[str, Tensor]()
         with autocast(self.target.weight), autocast(self.drafter.weight):
             branches = [drawn(self.answers[int(i)], self.packed, self.rng) for i in index]
+            looking = self.looks and bool(self.rng.random() < 0.5)  # a first question comes before the target's rows
             with torch.no_grad():
                 inputs = self.inputs(self.clips, index, branches)
-                wanted = self.wanted(self.clips, index, branches) if phase == "alignment" else None
+                inputs |= {SEEN: self.target.rows(self.clips, index)} if looking else {}
+                wanted = self.wanted(self.clips, index, branches) if phase in ("alignment", "joint") else None
             for name, adapter in self.each():
-                own = own_inputs(adapter, inputs)
+                written = self.written(adapter, inputs, branches, looking and KINDS[adapter.config.kind].looks)
                 if wanted is not None:
-                    parts |= aligned(name, adapter, own, *wanted, alike=self.alike)
-                    continue
-                said = self.said(adapter(own), branches)
-                parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
+                    near = aligned(name, written, *wanted, alike=self.alike)
+                    if adapter.next is not None:
+                        hidden = adapter.hidden([inputs[number] for number in adapter.config.layers])
+                        near[f"{name} next"] = 0.5 * foreseen_error(adapter.next(hidden), wanted[0])
+                    if phase == "alignment":
+                        parts |= near
+                        continue
+                    parts[f"{name} apart"] = ALIGN * near.pop(name)
+                    parts |= near
+                said = self.said(written, branches)
+                right = torch.stack([part.all() for part in said.right()])
+                if phase != "predictor":
+                    parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
+                if phase in ("predictor", "joint"):
+                    judged = F.binary_cross_entropy_with_logits(self.predicted(name, written, branches), right.float())
+                    parts[f"{name} judged"] = judged if phase == "predictor" else ACCEPT * judged
                 if phase == "end-to-end":
                     share = said.accepted_share()
                     parts |= {f"{name} missed": 2 * (1 - share), f"_{name}_accepted": share.detach()}
         return parts
 
-    def agreement(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
-        """As `agreement_of`, of every adapter on held-out clips."""
+    @property
+    def looks(self) -> bool:
+        """Whether any adapter looks at the target's rows."""
+        return any(KINDS[adapter.config.kind].looks for _, adapter in self.each())
 
-        def of(adapter: Adapter) -> dict[str, float]:
+    def agreement(self, clips: PixelSource, answers: Mapping[int, list[Branch]]) -> dict[str, dict[str, float]]:
+        """As `agreement_of`, of every adapter on held-out clips; of one that looks at the target's rows also where they are,
+        as `NAME_seen`."""
+
+        def of(adapter: Adapter, seen: bool) -> dict[str, float]:
             def saying(index: Index, branches: Branches) -> Said:
                 with autocast(self.drafter.weight):
-                    inputs = self.inputs(clips, index, branches)
-                return self.said(adapter(own_inputs(adapter, inputs)), branches)
+                    inputs = self.inputs(clips, index, branches) | ({SEEN: self.target.rows(clips, index)} if seen else {})
+                return self.said(self.written(adapter, inputs, branches, seen), branches)
 
             return agreement_of(self.target.weight, saying, answers, self.packed)
 
         self.eval()
-        found = {name: of(adapter) for name, adapter in self.each()}
+        found = {name: of(adapter, False) for name, adapter in self.each()}
+        for name, adapter in self.each():
+            if KINDS[adapter.config.kind].looks:
+                found[name] |= {f"{figure}_seen": value for figure, value in of(adapter, True).items() if figure != "n_answers"}
         self.train()
         return found
 
@@ -108,7 +159,7 @@ class AdapterTraining(nn.Module):
                 inputs, (own, counts) = self.inputs(clips, index, branches), self.wanted(clips, index, branches)
                 wanted.append(own[counts])
                 for name, adapter in self.each():
-                    written.setdefault(name, []).append(adapter(own_inputs(adapter, inputs))[counts])
+                    written.setdefault(name, []).append(self.written(adapter, inputs, branches)[counts])
         self.train()
         theirs = wanted[apart:] + wanted[:apart]
         lengths = [min(len(rows), len(others)) for rows, others in zip(wanted, theirs, strict=True)]
@@ -123,11 +174,6 @@ class AdapterTraining(nn.Module):
     def each(self) -> list[tuple[str, Adapter]]:
         """The adapters by name."""
         return [(name, adapter) for name, adapter in self.adapters.items() if isinstance(adapter, Adapter)]
-
-
-def own_inputs(adapter: Adapter, inputs: Mapping[int, Tensor]) -> list[Tensor]:
-    """Those of all inputs that an adapter reads."""
-    return [inputs[number] for number in adapter.config.layers]
 
 
 class RowTraining(AdapterTraining):
@@ -146,25 +192,65 @@ class RowTraining(AdapterTraining):
         return made, torch.ones(made.shape[:2], dtype=torch.bool, device=made.device)
 
     def said(self, written: Tensor, branches: Branches) -> Said:
-        return self.target.reads(written, branches)
+        return self.target.reads(self.as_read(written), branches)
+
+
+class TowerTraining(RowTraining):
+    """To the tower: layers of the event tower at the moments of the target's frames in, what its own tower gives for them out.
+    Written rows are [B, frames * tokens, C]."""
+
+    def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
+        """[B * frames, tokens, C] each."""
+        read = tuple(sorted({layer for _, adapter in self.each() for layer in adapter.config.layers}))
+        own, target = self.drafter.model.config, self.target.model.config
+        found = self.drafter.model.tower.outputs(clips.pictures(index).to(self.drafter.weight.device), read)
+        placed = [by_frame(layer, own.images, target.frames, target.vision.tokens) for layer in found]
+        return {number: layer.to(self.target.device) for number, layer in zip(read, placed, strict=True)}
+
+    def written(self, adapter: Adapter, inputs: Mapping[int, Tensor], branches: Branches, seen: bool = False) -> Tensor:
+        rows: Tensor = super().written(adapter, inputs, branches).unflatten(0, (len(branches), -1)).flatten(1, 2)
+        return rows
+
+    def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
+        """What the target's tower gives."""
+        model = self.target.model
+        seen = model.tower(clips.frames(index).to(self.target.device), model.config.vision_layer)
+        made = seen.unflatten(0, (len(index), -1)).flatten(1, 2)
+        return made, torch.ones(made.shape[:2], dtype=torch.bool, device=made.device)
+
+    def as_read(self, written: Tensor) -> Tensor:
+        rows: Tensor = self.target.model.projector(written)
+        return rows
 
 
 class FeatureTraining(AdapterTraining):
     """To features: what the event model computes at the tokens of the target's answers in, what the target computed there
     itself out; its head names the next tokens."""
 
-    usual = ("squared", "cosine")  # a place of a text means something else in every recording: InfoNCE has nothing to compare
+    usual = ("squared", "cosine")
 
     def inputs(self, clips: PixelSource, index: Index, branches: Branches) -> dict[int, Tensor]:
-        """After the final norm (1), and the rows that were read (2), [B, R, D] each, at the rows where the target reads the
-        same text."""
-        language = self.drafter.model.language
-        hidden, packed = self.drafter.reads(clips, index, branches)
+        """After the final norm (1), the rows that were read (2), and what further layers gave, [B, R, D] each, at the rows
+        where the target reads the same text."""
+        language, taps = self.drafter.model.language, sorted({tap for _, one in self.each() for tap in one.config.taps})
+        hidden, tapped, packed = self.drafter.reads(clips, index, branches, tuple(taps))
         places, _ = same_text(branches)
-        found = language.normed(hidden), language.embed(packed.ids.to(hidden.device))
+        found = {1: language.normed(hidden), 2: language.embed(packed.ids.to(hidden.device))}
+        found |= {2 + tap: rows for tap, rows in zip(taps, tapped, strict=True)}
         at = places.to(hidden.device)[..., None]
-        read = [rows.gather(1, at.expand(-1, -1, rows.shape[-1])) for rows in found]
-        return {number: rows.to(self.target.device) for number, rows in enumerate(read, 1)}
+        read = {number: rows.gather(1, at.expand(-1, -1, rows.shape[-1])) for number, rows in found.items()}
+        return {number: rows.to(self.target.device) for number, rows in read.items()}
+
+    def written(self, adapter: Adapter, inputs: Mapping[int, Tensor], branches: Branches, seen: bool = False) -> Tensor:
+        """Of one whose features follow each other, as it drafts: the first token of every stretch of `ROLLED` from what the
+        event model read, the others from the feature before. While it learns, stretches begin anywhere."""
+        if adapter.fusion is None:
+            return super().written(adapter, inputs, branches, seen)
+        steps = adapter.rolled([inputs[number] for number in adapter.config.layers], ROLLED)
+        begin = int(self.rng.integers(ROLLED)) if self.training else 0
+        ahead = stretched(same_text(branches)[1].to(steps[0].device), begin)
+        every = torch.stack([shifted(rows, by) for by, rows in enumerate(steps)])
+        return every.gather(0, ahead[None, ..., None].expand(1, *every.shape[1:]))[0]
 
     def wanted(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Tensor]:
         """What the target's head read at the same tokens, where an answer follows."""
@@ -176,6 +262,15 @@ class FeatureTraining(AdapterTraining):
         packed, (_, known) = pack(branches, 0), same_text(branches)
         packed = replace(packed, labels=packed.labels.where(known, -100))
         return said_of(self.target.model.language.head(written), packed, branches)
+
+
+def stretched(counts: Tensor, begin: int) -> Tensor:
+    """How many rows before each one its stretch began, int64 [B, R]: rows that count, bool [B, R], come in runs, each is cut
+    after `ROLLED - begin` rows and then after every `ROLLED`."""
+    order = torch.arange(counts.shape[1], device=counts.device).expand_as(counts)
+    place = order - order.masked_fill(counts, -1).cummax(1).values - 1
+    place = place.where(counts, 0)
+    return torch.where(place < ROLLED - begin, place, (place + begin) % ROLLED)
 
 
 def same_text(branches: Branches) -> tuple[Tensor, Tensor]:
@@ -228,31 +323,41 @@ def alike_share(*texts: Mapping[int, list[Branch]]) -> float:
     return sum(same) / max(1, len(same))
 
 
-def aligned(
-    name: str,
-    adapter: Adapter,
-    inputs: list[Tensor],
-    wanted: Tensor,
-    counts: Tensor,
-    alike: Collection[str],
-) -> dict[str, Tensor]:
-    """The LOSSES that `alike` names; where an adapter predicts the next row, also its error. wanted [B, T, D], of which the
-    rows `counts`, bool [B, T], are compared."""
-    hidden = adapter.hidden(inputs)
-    rows, wanted = adapter.project(hidden).float(), wanted.float()
+def aligned(name: str, written: Tensor, wanted: Tensor, counts: Tensor, alike: Collection[str]) -> dict[str, Tensor]:
+    """The LOSSES that `alike` names, of what was written beside what is wanted, [B, T, D] each; the rows `counts`, bool [B, T],
+    are compared."""
+    rows, wanted = written.float(), wanted.float()
     own = wanted[counts]
     spread, near = own.var(), F.cosine_similarity(rows[counts], own, dim=-1).mean()
     losses: dict[str, Callable[[], Tensor]] = {
         "squared": lambda: F.mse_loss(rows[counts], own) / spread,
         "cosine": lambda: 1 - near,
-        "contrast": lambda: contrast(rows, wanted, counts),
+        "contrast": lambda: contrast(rows, wanted, counts) if counts.all() else contrast_rows(rows[counts], own),
+        "information": lambda: -information(rows[counts], own),
     }
     apart = sum((LOSSES[loss] * made() for loss, made in losses.items() if loss in alike), torch.zeros((), device=rows.device))
-    parts = {name: apart, f"_{name}_cosine": near.detach()}
-    foreseen = adapter.predict_next(hidden)
-    if foreseen is not None:
-        parts[f"{name} next"] = 0.5 * F.mse_loss(foreseen[:, :-1].float(), wanted[:, 1:]) / spread
-    return parts
+    return {name: apart, f"_{name}_cosine": near.detach()}
+
+
+def foreseen_error(foreseen: Tensor, wanted: Tensor) -> Tensor:
+    """Of what each row predicts of the next one, [B, T, D] each."""
+    return F.mse_loss(foreseen[:, :-1].float(), wanted[:, 1:].float()) / wanted.float().var()
+
+
+def contrast_rows(rows: Tensor, own: Tensor) -> Tensor:
+    """InfoNCE over rows of texts, [N, D] each: a place of a text means something else in every recording, so each is to be
+    nearer to its own than to those of all other places, of `MOST_CONTRASTED` rows that are drawn."""
+    drawn = torch.randperm(len(rows), device=rows.device)[:MOST_CONTRASTED]
+    near = F.normalize(rows[drawn], dim=-1) @ F.normalize(own[drawn], dim=-1).T / TEMPERATURE
+    return F.cross_entropy(near, torch.arange(len(drawn), device=rows.device))
+
+
+def information(rows: Tensor, own: Tensor) -> Tensor:
+    """Mutual information in nats a channel between what was written and what is wanted, [N, D] each, of Gaussian channels that
+    tell nothing of each other: -log(1 - r^2) / 2 of each channel's correlation r (VISTA, 2505.10917, asks for an objective of
+    this kind; it is its own)."""
+    one, two = ((part - part.mean(0)) / part.std(0).clamp_min(1e-6) for part in (rows, own))
+    return -0.5 * torch.log1p(-(one * two).mean(0).square().clamp_max(0.9999)).mean()
 
 
 def contrast(rows: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:

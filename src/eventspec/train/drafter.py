@@ -86,7 +86,7 @@ class DistilledTraining(AnswerTraining):
         self.model, self.before = model.float().train().requires_grad_(True), before
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
-        hidden, packed = event_reads(self.model, self.before, clips, index, branches)
+        hidden, _, packed = event_reads(self.model, self.before, clips, index, branches)
         return said_of(self.model.language.logits(hidden), packed, as_read(branches))
 
 

@@ -15,7 +15,7 @@ from eventspec.models.eventgpt import EventGpt
 from eventspec.models.video_llava import VideoLlava
 from eventspec.nn import Llama
 from eventspec.train.data import Branch, Index, Packed, PixelSource, drawn, pack
-from eventspec.train.models import answer_loss, autocast, distillation_loss, read_branches
+from eventspec.train.models import answer_loss, autocast, distillation_loss, read_branches, tapped_branches
 
 Branches = list[list[Branch]]
 """Of each recording of a batch."""
@@ -129,18 +129,25 @@ class FrozenDrafter:
         """As `FrozenTarget.weight`."""
         return self.model.language.embed.weight
 
-    def reads(self, clips: PixelSource, index: Index, branches: Branches) -> tuple[Tensor, Packed]:
+    def reads(
+        self, clips: PixelSource, index: Index, branches: Branches, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, list[Tensor], Packed]:
         """As `event_reads`."""
-        return event_reads(self.model, self.before, clips, index, branches)
+        return event_reads(self.model, self.before, clips, index, branches, taps)
 
 
 def event_reads(
-    model: EventGpt, before: list[int], clips: PixelSource, index: Index, branches: Branches
-) -> tuple[Tensor, Packed]:
+    model: EventGpt,
+    before: list[int],
+    clips: PixelSource,
+    index: Index,
+    branches: Branches,
+    taps: tuple[int, ...] = (),
+) -> tuple[Tensor, list[Tensor], Packed]:
     """What an event model's language model gives [B, R, D] at the rows of packed branches, as it reads them, after the ids
-    `before` and its event rows."""
+    `before` and its event rows; and what its layers `taps` gave there."""
     visual = model.encode(clips.pictures(index).to(model.language.embed.weight.device))
-    return read_branches(model.language, before, visual, as_read(branches))
+    return tapped_branches(model.language, before, visual, as_read(branches), taps)
 
 
 def as_read(branches: Branches) -> Branches:

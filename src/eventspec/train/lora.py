@@ -81,7 +81,7 @@ class LowRankTraining(AnswerTraining):
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
 
     def said(self, clips: PixelSource, index: Index, branches: Branches) -> Said:
-        hidden, packed = self.drafter.reads(clips, index, branches)
+        hidden, _, packed = self.drafter.reads(clips, index, branches)
         return said_of(self.drafter.model.language.logits(hidden), packed, as_read(branches))
 
     def merged(self) -> EventGpt:

@@ -29,14 +29,21 @@ HEADS = (
     *("eagle", "eagle1", "eagle3", "specvlm"),
     *("frugal", "weighted", "concat", "hivis", "msd", "vispec", "dream", "massv", "spec-llava"),
 )
-KINDS = ("linear", "slim", "bottleneck", "blocks", "wide", "attention", "causal", "cross", "fused", "constant")
-"""Of adapters."""
-ROWS_ONLY = ("attention", "causal", "constant")
-OUTPUTS = ("rows", "features")
+_ANY = ("linear", "slim", "bottleneck", "blocks", "wide", "cross", "fused", "constant")
+KINDS = {
+    "rows": (*_ANY, "attention", "causal", "cached"),
+    "tower": (*_ANY, "attention"),
+    "features": (*_ANY, "cached", "autoregressive"),
+}
+"""Of adapters, by what they write."""
+READS = ("last", "penultimate", "levels")
+"""What adapters to features read of the event model."""
 PHASES = ("alignment", "acceptance", "end-to-end")
+FURTHER_PHASES = ("predictor", "joint")
+"""Those of the early notes behind alignment: a predictor of acceptance, and everything at once."""
 CALIBRATION = "calibration"
 """In the place of phases: adapters that a pair has are calibrated, and stay as they are."""
-LOSSES = ("squared", "cosine", "contrast")
+LOSSES = ("squared", "cosine", "contrast", "information")
 ALLOCATOR = {
     # glibc gives large blocks back after every step and faults them in again: half of the time on a CPU without these.
     "MALLOC_MMAP_MAX_": "0",
@@ -73,9 +80,9 @@ def check_begins(preset: str, begin_with: str | None) -> None:
 
 def check_kinds(kinds: Iterable[str], output: str) -> list[str]:
     """Kinds of adapters, each once; BadInput for an unknown one or output."""
-    check_known("output", [output], OUTPUTS)
+    check_known("output", [output], KINDS)
     found = list(dict.fromkeys(kinds))
-    check_known(f"adapter to {output}", found, [kind for kind in KINDS if output == "rows" or kind not in ROWS_ONLY])
+    check_known(f"adapter to {output}", found, KINDS[output])
     return found
 
 
@@ -103,20 +110,23 @@ def check_phases(phases: Iterable[str], free_running: bool = False) -> tuple[str
         raise BadInput(f"phase {CALIBRATION} leaves adapters as they are: give it alone, the others end with it anyway")
     if CALIBRATION in wanted:
         return (CALIBRATION,)
-    check_known("phase", wanted, (*PHASES, CALIBRATION))
-    return tuple(phase for phase in PHASES if phase in wanted or not wanted)
+    check_known("phase", wanted, (*PHASES, *FURTHER_PHASES, CALIBRATION))
+    return tuple(phase for phase in (*PHASES, *FURTHER_PHASES) if phase in (wanted or PHASES))
 
 
-def check_losses(losses: Iterable[str], output: str, phases: Collection[str]) -> tuple[str, ...]:
-    """The losses of phase alignment in their order, none for all; BadInput for an unknown one, for one that features do not
-    have, and without that phase."""
+def check_adapting(losses: Iterable[str], reads: str, output: str, phases: Collection[str]) -> tuple[str, ...]:
+    """The losses of phases alignment and joint in their order, none for the usual ones; BadInput for an unknown one, without
+    such a phase, and for what an output does not have."""
     wanted = tuple(losses)
     check_known("loss", wanted, LOSSES)
-    if "contrast" in wanted and output == "features":
-        raise BadInput("loss 'contrast' tells recordings apart at the same place: features of texts have none, leave it out")
-    if wanted and "alignment" not in phases:
+    check_known("reads", [reads], READS)
+    if reads != READS[0] and output != "features":
+        raise BadInput("--reads chooses among layers of a language model: it is for --output features")
+    if output == "features" and (early := [phase for phase in FURTHER_PHASES if phase in phases]):
+        raise BadInput(f"phase {early[0]} judges what stands in a prompt: it is for --output rows or tower")
+    if wanted and not {"alignment", "joint"} & set(phases):
         mend = "leave it out" if CALIBRATION in phases else "add --phase alignment"
-        raise BadInput(f"--loss is for phase alignment, which is left out: {mend}")
+        raise BadInput(f"--loss is for phases alignment and joint, which are left out: {mend}")
     return tuple(name for name in LOSSES if name in wanted)
 
 
