@@ -23,6 +23,7 @@ from eventspec.experiments.reports import alignment, deciding, heads, main_job, 
 from eventspec.experiments.tables import filled
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
+from eventspec.train import adapters
 
 QUICK = Setup("nano", quick=True)
 
@@ -167,6 +168,24 @@ def test_adapters_and_their_risk_are_measured_and_reported(folder: Path) -> None
 
 
 @pytest.mark.long
+def test_adapters_of_trainings_are_measured_and_reported(folder: Path) -> None:
+    runs = []
+    for kind, output, reads in (("cached", "rows", "last"), ("autoregressive", "features", "penultimate")):
+        runs.append(folder / kind)
+        wanted = adapters.Wanted([kind], output, reads=reads)  # type: ignore[arg-type]
+        adapters.train("nano", "smoke", wanted, runs[-1], lambda *words: None)
+    setup = Setup("nano", quick=True, folders=tuple(runs), work=folder)
+    run("adapters", setup, folder / reports.FOLDER / "alignment.json")
+    told = alignment.of_trainings(reports.Results(folder))
+    arms = [line.split("|")[1].strip() for line in told.splitlines() if line.startswith("| `")]
+    assert {"`aligned, cached`", "`aligned, cached, warm`", "`aligned, warm`"} < set(arms)
+    assert {"`event-eagle, autoregressive, penultimate`", "`event-eagle, autoregressive, penultimate, shuffled events`"} < set(
+        arms
+    )
+    assert all("| 2 of 2 |" in line for line in told.splitlines() if line.startswith("| `")), "a draft changes no answer"
+
+
+@pytest.mark.long
 def test_rules_are_measured_and_reported(folder: Path) -> None:
     results = results_of(folder, "deciding")
     assert "before training" in deciding.cosines(results)
@@ -181,6 +200,15 @@ def test_stages_of_a_pair_are_timed_part_by_part() -> None:
     assert {"drafter_step_ms", "target_prefill_ms", "verify_ms", "tree_ms", "beside_ms"} <= seen[-1]
     with pytest.raises(BadInput, match="unknown --dtype 'int8'"):
         GpuSetup("cpu", "int8").check()
+
+
+def test_a_share_of_none_or_all_has_the_exact_interval_of_as_many_scenes() -> None:
+    """The control: of a share between, the bootstrap's."""
+    scenes = [place // 2 for place in range(20)]
+    assert deciding_measure.share([0.0] * 20, scenes) == pytest.approx([0.0, 0.0, 1 - 0.025**0.1])
+    assert deciding_measure.share([1.0] * 20, scenes) == pytest.approx([1.0, 0.025**0.1, 1.0])
+    assert deciding_measure.share([0.0] * 20, scenes, [1.0] * 4 + [0.0] * 16)[2] == pytest.approx(1 - 0.025**0.5)
+    assert deciding_measure.share([0.0, 1.0] * 10, scenes) == pytest.approx([0.5, 0.5, 0.5])
 
 
 def test_a_share_has_no_interval_where_a_draw_may_have_nothing_to_count() -> None:

@@ -159,6 +159,8 @@ class Generation:
         _ = method.target.limits  # measured on first use, which is no part of this answer
         self._begun = True
         self.trace.restart()
+        if method.drafts.of_all:  # those with a vision of their own say how many they read
+            self.trace.sizes["drafter"] = 0
         for note in (*method.notes, *self.notes):
             self.trace.note(note)
         how = (method.drafts, self.policy, emit, lambda: self.cancelled, *self.encode)

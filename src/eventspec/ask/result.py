@@ -44,8 +44,8 @@ class Result:
 
     @property
     def drafter_rows(self) -> int | None:
-        """Visual rows that the drafter's own language model read, after a vision of its own; None where no such drafter took
-        part. How long they took to encode is `timing_ms.drafter_vision`."""
+        """Visual rows that the drafter's own language model read, after a vision of its own; 0 where no drafter has one, None
+        without a drafter. How long they took to encode is `timing_ms.drafter_vision`."""
         return self.trace.sizes.get("drafter")
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from eventspec.align import gaps
-from eventspec.align.adapters import Adapter, Output
+from eventspec.align.adapters import Adapter, AdapterConfig, Output
 from eventspec.core import BadInput
 from eventspec.errors import several
 from eventspec.experiments.charts import Value, panels
@@ -100,9 +100,21 @@ def measure(states: States, adapters: Mapping[str, Adapter], held_out: bool, rep
 
 
 def _arms(layer: str, adapters: Mapping[str, Adapter]) -> Iterator[tuple[str | None, bool]]:
-    """Adapters to a layer by name, None before any; and whether the events are another clip's."""
-    for name in (None, *(name for name, one in adapters.items() if WRITES.get(layer) == one.config.output)):
+    """Adapters to a layer by name, None before any; and whether the events are another clip's. Of adapters that read several
+    layers of a language model not all states are there."""
+    fit = [name for name, one in adapters.items() if WRITES.get(layer) == one.config.output and _inputs(one.config, "")]
+    for name in (None, *fit):
         yield from ((name, False), (name, True))
+
+
+def _inputs(config: AdapterConfig, role: str) -> list[str]:
+    """The names of the states that an adapter reads, of an event model with its own events or another clip's; none where one of
+    them is not kept."""
+    if config.output == "rows":
+        return [*(f"tower_{number}.drafter" for number in config.layers[:-1]), "tower.drafter"]
+    if config.taps:
+        return [f"penultimate.{role}"] if len(config.layers) == 1 else []
+    return [{1: f"last.{role}", 2: "read.drafter"}[number] for number in config.layers]
 
 
 def _reader(states: States, layer: str, adapter: Adapter | None, beside: Mapping[int, int] | None) -> Callable[[int], Array]:
@@ -111,10 +123,8 @@ def _reader(states: States, layer: str, adapter: Adapter | None, beside: Mapping
     role = "drafter" if beside is None else "control"
     if adapter is None:
         names = [f"{layer}.drafter" if layer in VISUAL else f"{layer}.{role}"]
-    elif adapter.config.output == "features":
-        names = [{1: f"last.{role}", 2: "read.drafter"}[number] for number in adapter.config.layers]
     else:
-        names = [*(f"tower_{number}.drafter" for number in adapter.config.layers[:-1]), "tower.drafter"]
+        names = _inputs(adapter.config, role)
     for name in names:
         if adapter is not None and states.width(name) != adapter.config.reads:
             raise BadInput(f"{states.folder} has no {name} of width {adapter.config.reads}, which the adapter reads")
@@ -276,6 +286,8 @@ def _notes(states: States, places: Sequence[int], adapters: Mapping[str, Adapter
         notes.append(f"intervals of fewer than {ENOUGH} recordings are too narrow: n = {recordings}")
     if len(places) < len(states.recordings) and not held_out:
         notes.append(f"{len(places)} of {len(states.recordings)} recordings were measured, evenly taken")
+    if left := [name for name, one in adapters.items() if one.config.output == "tower" or not _inputs(one.config, "")]:
+        notes.append(f"no states are kept of what {', '.join(left)} read or write: left out")
     if adapters and not held_out and not all(states.recordings[place].held_out for place in places):
         notes.append("adapters may have learned from some of these recordings: --held-out leaves those out")
     if states.about["left_out"]:

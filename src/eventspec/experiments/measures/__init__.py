@@ -52,6 +52,9 @@ EXPERIMENTS = {
     "bound": Experiment("decoding beside what tau allows", "heads", _by("heads", "bound")),
     "scaling": Experiment("one head at several ages", "heads", _by("heads", "scaling"), "checkpoints of a head, ascending"),
     "alignment": Experiment("every adapter with its controls", "alignment", _by("alignment", "table")),
+    "adapters": Experiment(
+        "adapters of trainings with their controls", "alignment", _by("alignment", "adapters"), "of `train adapter`"
+    ),
     "risk": Experiment("answers from events alone, by risk", "alignment", _by("alignment", "risk")),
     "entropy": Experiment("how sure models are, by what they see", "entropy", _by("entropy", "measure")),
     "deciding": Experiment("rules that let answers from events stand", "alignment", _by("deciding", "measure")),

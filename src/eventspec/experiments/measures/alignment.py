@@ -7,25 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from eventspec.align.acceptance import Calibrated, Predictor, auc, reliability, threshold
+from eventspec.align.adapters import CONTROL
+from eventspec.align.adapters import KINDS as KINDS_OF
 from eventspec.align.substitute import FEATURES, LONGEST, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
 from eventspec.drafters import TextPrior
 from eventspec.experiments.arms import Arm
-from eventspec.experiments.compare import Comparison, environment
+from eventspec.experiments.compare import Comparison, environment, in_contexts
 from eventspec.experiments.figures import Row
 from eventspec.experiments.measures.setup import Finding, Found, Setup, compared, scene, street
-from eventspec.experiments.names import BASE, BLIND, with_events
+from eventspec.experiments.names import BASE, BLIND, CONTEXTS, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
+from eventspec.files import read_json
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.methods import drafting_by
 from eventspec.pairs.names import HYBRID, SKIP
+from eventspec.pairs.pair_file import PairFile
+from eventspec.pairs.trained import inspect_adapter
+from eventspec.train.loop import last_row
 
 METHODS = (BASE, *BLIND, "cross-modal", "aligned", "event-eagle", "hybrid")
 KINDS = ("real", "shuffled", "blank", "scattered")
@@ -71,6 +78,37 @@ def _arms(pair: Pair) -> list[Arm]:
         else:
             arms.append(Arm(f"{HYBRID}, {name}", HYBRID, pair.with_adapter(name, HYBRID)))
     return arms + [Arm(f"{SKIP}, risk {risk:g}", SKIP, pair.with_risk(risk)) for risk in RISKS]
+
+
+def adapters(setup: Setup) -> Iterator[Finding]:
+    """Adapters of trainings, with their own events and another clip's, beside today's methods; those that look at the target's
+    rows also about a recording that another question was asked about before, beside the usual one so."""
+    with street(setup, "adapters", SEED, setup.size(100, 2), setup.size(200, 2)) as (asked, path):
+        pair = load_pair(setup.pair, "two", fit=False)
+        pair = pair if setup.quick else warm_up(pair)
+        assert pair.parts.prior is not None
+        arms, methods = list[Arm](), (BASE, "prior", "cross-modal", "aligned", "event-eagle")
+        for run in setup.folders:
+            places = PairFile.read(run / "pair").places("adapters")
+            for name in last_row(run / "calibration.jsonl")["adapters"]:
+                own = pair.with_adapter(str(places[name]))
+                method, label = drafting_by(pair.parts, str(places[name])), f"{name.removeprefix('features-')}{_also(run)}"
+                title = f"{method}, {label}"
+                events = CONTROLLED if CONTROL not in name else CONTROLLED[:1]
+                arms += [Arm(with_events(title, kind), method, own, kind) for kind in events]
+                if KINDS_OF[inspect_adapter(places[name])[0].kind].looks:
+                    arms += in_contexts([Arm(title, method, own), Arm(method, method, pair)], [CONTEXTS[1]])
+        known = {arm.name: arm for arm in arms}  # today's method stands once
+        chosen = list(known.values())
+        part, rows = compared(Comparison(pair, asked, methods, events=CONTROLLED, others=chosen, look=False), path, setup)
+        by_question = {name: {row["question_id"]: row for row in own} for name, own in rows.items()}
+        yield ("adapters",), {**part, "ahead": _ahead(by_question, pair.parts.prior)}
+
+
+def _also(run: Path) -> str:
+    """What a training read that is not usual."""
+    reads = read_json(run / "run.json").get("reads")
+    return "" if reads is None else f", {reads}"
 
 
 def _ahead(rows: Mapping[str, Mapping[str, Row]], prior: TextPrior) -> Found:
@@ -184,7 +222,7 @@ def _judged(rows: list[Judged], calibrated: Calibrated, limits: dict[float, floa
     areas = {"predictor": area(sure[sure >= 0], right, kinds)}
     for name, columns in PREDICTORS.items():
         used = [FEATURES.index(column) for column in columns]
-        areas[name] = area(_crossfit(features[:, used], right, [row.scene for row in kept]), right, kinds)
+        areas[name] = area(crossfit(features[:, used], right, [row.scene for row in kept]), right, kinds)
     areas |= {name: area(features[:, place], right, kinds) for place, name in enumerate(FEATURES)}
     shares = {"right": float(good.mean()), "prior_right": float(guessed.mean()), "scenes": len({row.scene for row in rows})}
     curves = {"predictor": _swept(sure, good), "prior": _swept(blind, guessed)}
@@ -192,12 +230,12 @@ def _judged(rows: list[Judged], calibrated: Calibrated, limits: dict[float, floa
     return {"n": len(rows), **shares, "at": part, "auc": areas, **known}
 
 
-def _crossfit(features: Array, right: Array, scenes: Sequence[int]) -> Array:
+def crossfit(features: Array, right: Array, scenes: Sequence[int], strength: float = 1.0) -> Array:
     """Probabilities of predictors of some features, each half of the scenes judged by one that was fitted on the other."""
     even, found = np.array(scenes) % 2 == 0, np.zeros(len(right))
     names = [str(place) for place in range(features.shape[1])]
     for half in (even, ~even):
-        found[half] = Predictor.fit(names, features[~half], right[~half]).probabilities(features[half])
+        found[half] = Predictor.fit(names, features[~half], right[~half], strength).probabilities(features[half])
     return found
 
 

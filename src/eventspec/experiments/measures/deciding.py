@@ -8,6 +8,7 @@ with nearly the same events have the same answers. `timed`: answers by every rul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from eventspec.ask import generate
 from eventspec.ask.generation import media_of
 from eventspec.core import Trace
 from eventspec.experiments.compare import Comparison, environment, others_of
-from eventspec.experiments.measures.alignment import area
+from eventspec.experiments.measures.alignment import area, crossfit
 from eventspec.experiments.measures.setup import Finding, Found, Setup, compared, one_thread, scene, street
 from eventspec.experiments.names import BASE
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
@@ -63,17 +64,24 @@ def measure(setup: Setup) -> Iterator[Finding]:
         others = {"before training": before, "least squares": fitted(adapters, setup.size(LEARNED, 2))}
         made = {name: LanguageTarget(adapters.writing(one), lossless=False) for name, one in others.items()}
         models = {"trained": target.substitute.aligned, **made}
+        known_by = dict.fromkeys(models, target.substitute)
+        if (tower := adapters.usual("tower")) is not None:
+            adapter = adapters.loaded(tower, "tower")
+            models[tower] = LanguageTarget(adapters.writing(adapter), lossless=False)
+            known_by[tower] = replace(target.substitute, compare=adapters.comparing(adapter))
         rows, seen, scenes = list[Found](), list[Found](), setup.size(24, 3)
         other = media_of(scene(SEED, scenes - 1)[0])
         for index in range(scenes):
             recording, asked = scene(SEED, index)
-            media, substitute = media_of(recording), target.substitute
+            media = media_of(recording)
             read = {name: own.encode(media, Trace()) for name, own in models.items()}
-            read |= {f"{name}, another clip's events": models[name].encode(other, Trace()) for name in CONTROLLED}
+            another = {f"{name}, another clip's events": name for name in models if name in CONTROLLED or name == tower}
+            read |= {title: models[name].encode(other, Trace()) for title, name in another.items()}
+            by = known_by | {title: known_by[name] for title, name in another.items()}
             own, answers = target.target.encode(media, Trace()), dict[str, list[int]]()
             for qa in asked:
                 answers[qa.question] = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST).token_ids
-                evidence = {name: Known.of(substitute, media, qa.question, one, own) for name, one in read.items()}
+                evidence = {name: Known.of(by[name], media, qa.question, one, own) for name, one in read.items()}
                 rows.append({"scene": index, "kind": qa.kind, **judged(evidence, answers[qa.question])})
             adapted = read["trained"]
             assert isinstance(adapted, LanguageContext)
@@ -125,11 +133,16 @@ def judged(known: Mapping[str, Known], answer: list[int]) -> Found:
 
 
 def share(values: Sequence[float], scenes: Sequence[Any], of: Sequence[float] | None = None) -> list[float | None]:
-    """[ratio of sums, low, high], with an interval over whole scenes; without one where a draw of them has nothing to count."""
+    """[ratio of sums, low, high], with an interval over whole scenes; without one where a draw of them has nothing to count.
+    Of none and of all no draw differs: there the exact binomial one, as if a scene were one observation."""
     below = [1.0] * len(values) if of is None else of
+    whole, counted = ratio_of_sums(values, below), len({scene for scene, many in zip(scenes, below, strict=True) if many})
+    if whole in (0.0, 1.0) and counted:
+        far = 1 - 0.025 ** (1 / counted)
+        return [whole, *((0.0, far) if not whole else (1 - far, 1.0))]
     ends = ratio_interval(values, below, scenes)
     known = ends is not None and np.isfinite(ends).all()
-    return [ratio_of_sums(values, below), *([min(1.0, end) for end in ends] if ends and known else (None, None))]
+    return [whole, *([min(1.0, end) for end in ends] if ends and known else (None, None))]
 
 
 def taken(rows: Sequence[Found], stands: Sequence[bool], name: str = "trained") -> Found:
@@ -178,6 +191,13 @@ def rules(rows: Sequence[Found], adapters: Adapters, name: str) -> Found:
         at[text] = {"": [one >= limit for one, limit in zip(sure[text], limits, strict=True)]}
     kinds = np.array([row["kind"] for row in rows])
     areas = {rule: area(np.array(own), right, kinds) for rule, own in sure.items()}
+    # The control of `events`: the question's words alone. Both are fitted here, on half of the scenes each.
+    asked, scenes, strength = [row["features"]["events"] is not None for row in rows], [row["scene"] for row in rows], 300.0
+    pooled = np.array([row["features"]["events"] for row, one in zip(rows, asked, strict=True) if one])
+    half, kept = pooled.shape[1] // 2, np.array(asked)
+    for title, columns in (("events, fitted here", pooled), ("words alone", pooled[:, half:])):
+        guessed = crossfit(columns, right[kept], [at for at, one in zip(scenes, asked, strict=True) if one], strength)
+        areas[title] = area(guessed, right[kept], kinds[kept])
     return {
         "right": share(right.astype(float).tolist(), [row["scene"] for row in rows]),
         "auc": areas,

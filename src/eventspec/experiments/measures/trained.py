@@ -42,7 +42,10 @@ def losses(setup: Setup) -> Iterator[Finding]:
     """The same adapter, taught by each loss of phase alignment alone and by all, and then by the same cross-entropy."""
     found = Found()
     for run in setup.folders:
-        name = " ".join(read_json(run / "run.json").get("losses", ["all"]))
+        about = read_json(run / "run.json")
+        name, phases = " ".join(about.get("losses", ["all"])), about["phases"]
+        name += "" if phases[1:] in ([], ["acceptance"]) else f", then {' and '.join(phases[1:])}"
+        name += "" if about["output"] == "rows" else f", to {about['output']}"
         lines, parts = _lines(run / "calibration.jsonl"), ("adapters", "gaps")
         found[name] = [{"phase": line["phase"], **{part: next(iter(line[part].values())) for part in parts}} for line in lines]
     yield ("losses",), found

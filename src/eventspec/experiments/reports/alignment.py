@@ -23,6 +23,14 @@ DRAFTS = {
     "first guess, ms": "{first_provisional_ms:.0f}",
     "identical": "{identical} of {n}",
 }
+NOTED = {
+    "arm": "`{name}`",
+    "speedup": "{speedup+speedup_ci95:.2f}",
+    "tau": "{tau:.2f}",
+    "head start": "{share:.0%}",
+    "more than another clip's events": "{more:+.0%}",
+    "identical": "{identical} of {n}",
+}
 SPEEDS = {
     "arm": "`{name}`",
     "speedup": "{speedup+speedup_ci95:.2f}",
@@ -51,7 +59,7 @@ LOSSES = {
     "cosine": "{cosine:.2f}",
     "L2": "{l2:.2f}",
     "after alignment: tokens right, leading": "{first[tokens]:.1%}, {first[leading]:.1f}",
-    "after acceptance as well": "{last[tokens]:.1%}, {last[leading]:.1f}",
+    "in the end": "{last[tokens]:.1%}, {last[leading]:.1f}",
 }
 ENTROPY = {
     "model": "{name}",
@@ -94,6 +102,17 @@ def drafts(results: Results) -> str:
     ]
     about = {**part, "best": called(part, best), "speedup": methods[best]["speedup"]}
     return f"{filled(text, about)}\n\n{table_of(rows, DRAFTS)}"
+
+
+def of_trainings(results: Results) -> str:
+    part = results["alignment"]["adapters"]
+    text = "n = {n} held-out questions about {recordings} scenes, {environment[processor]}, load {environment[load][0]}."
+    rows = []
+    for row in named(part["methods"]):
+        own = part["ahead"]["arms"][row["name"]]
+        more = own["more"].get(with_events(row["name"], "shuffled"), [None] * 3)
+        rows.append({**row, "n": part["n"], "share": own["share"], "more": more})
+    return f"{filled(text, part)}\n\n{table_of(rows, NOTED)}"
 
 
 def events(results: Results) -> str:
@@ -295,6 +314,7 @@ def entropy(results: Results) -> str:
 PAGES: dict[str, dict[str, Block]] = {
     "docs/alignment.md": {
         "drafts": drafts,
+        "adapters of the early notes": of_trainings,
         "events": events,
         "gaps to rows": partial(gaps_to, "rows"),
         "gaps to features": partial(gaps_to, "features"),
