@@ -51,6 +51,7 @@ EXPERIMENTS = {
     "trees": Experiment("kinds of trees with as many nodes", "heads", _by("heads", "trees")),
     "bound": Experiment("decoding beside what tau allows", "heads", _by("heads", "bound")),
     "scaling": Experiment("one head at several ages", "heads", _by("heads", "scaling"), "checkpoints of a head, ascending"),
+    "data": Experiment("one head by the clips that it learns from", "heads", _by("heads", "data")),
     "alignment": Experiment("every adapter with its controls", "alignment", _by("alignment", "table")),
     "adapters": Experiment(
         "adapters of trainings with their controls", "alignment", _by("alignment", "adapters"), "of `train adapter`"

@@ -3,11 +3,14 @@ give, and checkpoints of a training. All go into heads.json, each at its own key
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -37,6 +40,9 @@ from eventspec.nn.draft import DraftKernel, TreeConfig, fixed_tree
 from eventspec.nn.weights import Place
 from eventspec.pairs import Pair, load_pair, warm_up
 from eventspec.pairs.names import BRANCHES, folder_named
+from eventspec.train.answers import TrainingPreset
+from eventspec.train.heads import train
+from eventspec.train.loop import Stage
 
 SMALL = ("massv", "spec-llava")
 """Heads that are small models of their own: they grow no fixed trees."""
@@ -49,6 +55,8 @@ READ = ("eagle", "specvlm", "frugal")
 BOUND = ("eagle", "specvlm", "frugal", "eagle3")
 GATED = ("specvlm", "frugal")
 """Heads whose compressor has a gate that chooses."""
+AMOUNTS = (300, 600, 1200, 2400)
+"""Clips that a head learns from."""
 SEED = 9300
 Arms = Callable[[Pair], list[Arm]]
 
@@ -283,14 +291,37 @@ def _verify_curve(pair: Pair, turns: int) -> VerifyCurve:
 
 
 def scaling(setup: Setup) -> Iterator[Finding]:
-    """Heads of one training at several ages, with one policy: fitted to each, the budgets would differ by chance."""
+    """Heads of one training at several ages."""
+    yield ("scaling",), _one_after_the_other(setup, "scaling", {path.name: path for path in setup.folders})
+
+
+def data(setup: Setup) -> Iterator[Finding]:
+    """EAGLE-3's head (2503.01840: more data, longer drafts) taught by ever more clips, from nothing and for the same time each,
+    on one core."""
+    stage = Stage("heads", *setup.size((480, 1e-3, 8), (0, 1e-3, 2)), steps=setup.size(0, 2))
+    with nullcontext(setup.work) if setup.work else tempfile.TemporaryDirectory() as place:
+        amounts = sorted(setup.size(AMOUNTS, (2, 4)), reverse=True)
+        runs = {clips: Path(place, f"eagle3-{clips}") for clips in amounts}
+        for done, (clips, run) in enumerate(runs.items()):
+            if not run.exists() and done:  # the clips and answers of the largest one, which begin alike
+                for part in ("train", "calibration", "answers"):
+                    shutil.copytree(runs[amounts[0]] / part, run / part)
+            preset = TrainingPreset(clips, setup.size(64, 2), stage, 6, f"{clips} clips")
+            train(setup.pair, preset, ["eagle3"], run, lambda *words: None, 1)
+            setup.progress((done + 1) / len(runs) / 2)
+        heads = {f"{clips} clips": runs[clips] / "pair/heads/eagle3" for clips in reversed(amounts)}
+        yield ("data",), _one_after_the_other(setup, "data", heads)
+
+
+def _one_after_the_other(setup: Setup, name: str, heads: Mapping[str, Path]) -> Found:
+    """Heads with one policy (fitted to each, the budgets would differ by chance), and how many rounds each saves over the one
+    before."""
 
     def arms(pair: Pair) -> list[Arm]:
-        return [Arm(path.name, "eagle", pair.with_head(str(path))) for path in setup.folders]
+        return [Arm(title, "eagle", pair.with_head(str(path))) for title, path in heads.items()]
 
-    part, rows = _asked(setup, "scaling", arms, (BASE,))
+    part, rows = _asked(setup, name, arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
-    part["methods"] = {name: {key: own[key] for key in kept} for name, own in part["methods"].items()}
-    ages = pairwise(path.name for path in setup.folders)
-    part["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in ages]
-    yield ("scaling",), part
+    part["methods"] = {title: {key: own[key] for key in kept} for title, own in part["methods"].items()}
+    part["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in pairwise(heads)]
+    return part
