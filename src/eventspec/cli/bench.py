@@ -67,11 +67,15 @@ class Compared:
         list[str] | None, typer.Option(help="As for generate. One row more: skip-encode by another rule. Repeatable.")
     ] = None
 
+    learn: options.Learn = False
+
     def split(self, alone: bool) -> tuple[options.Chosen, dict[str, list[str]]]:
         """What the methods themselves draft with, of a checkpoint that answers `alone`, and what is a row of its own."""
         kinds = {name: getattr(self, name) or [] for name in ("drafter", "head", "compress", "adapter", "decide")}
         own = {name: given[0] for name, given in kinds.items() if alone and given}
-        return options.Chosen(**own, risk=self.risk), {name: given[len(given) and alone :] for name, given in kinds.items()}
+        return options.Chosen(**own, risk=self.risk, learn=self.learn), {
+            name: given[len(given) and alone :] for name, given in kinds.items()
+        }
 
 
 Folder = Annotated[list[Path] | None, options.path("Of a training or a checkpoint, for those that read some. Repeatable.")]
@@ -151,6 +155,9 @@ def compare(
     given = drawn.given(call, models)
     about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
     about |= {"held_out": True} if held_out else {}
+    about |= {"learn": True} if compared.learn else {}
+    if compared.learn and resume:
+        raise BadInput("--resume goes on with rows, and heads that learn would begin anew: leave it out, or leave --learn out")
     suits = models.suits(methods if "real" in controls else ["autoregressive"], ("events",))
     asked = _asked(questions, limit, held_out, reading, suits)
     read = [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
@@ -166,6 +173,8 @@ def compare(
         arms = others_of(ready, others, controls[0], fit=models.target is None)
         sampling = ready.tokens.settings(None, drawn.spelled(ready, given))
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
+    if compared.learn:  # each arm has heads of its own, which begin anew
+        arms = [replace(arm, pair=arm.pair.with_learning([arm.method])) for arm in arms]
     known_by_heart = _learned_from(models, asked)
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:

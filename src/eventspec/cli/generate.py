@@ -74,6 +74,7 @@ def generate(
         options.print_notes(result.trace.notes)
     if failed is not None:
         raise failed
+    chosen.keep(loaded)
 
 
 def chat(
@@ -132,6 +133,7 @@ def chat(
         typer.echo(in_short(result), err=True)
         options.print_notes(note for note in result.trace.notes if note not in noted)
         noted.update(result.trace.notes)
+    chosen.keep(loaded)
     if refused and not interactive:
         raise typer.Exit(2)
     if not (answered or interactive):

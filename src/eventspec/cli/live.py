@@ -86,6 +86,7 @@ def live(
         options.print_found(found, True)
     else:
         show(found)
+    chosen.keep(loaded)
 
 
 def ask_repeatedly(

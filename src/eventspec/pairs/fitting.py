@@ -21,6 +21,7 @@ from eventspec.pairs.names import (
     CASCADE,
     EVENT_EAGLE,
     EVENT_METHOD,
+    SEVERAL_LAYERS,
     SKIP,
     SMALL_VLM,
     SMALL_VLM_TREES,
@@ -170,6 +171,15 @@ def row_adapters(file: PairFile) -> list[str]:
     """The names of a pair's adapters to rows, the one that is used unless another is named first."""
     places = file.places("adapters")
     return [name for name, place in places.items() if read_json(place / "config.json").get("output") == "rows"]
+
+
+def check_learning(heads: Iterable[str], file: PairFile) -> None:
+    """BadInput for heads that cannot learn while they draft, of those that `check_parts` took."""
+    for text in heads:
+        folder = folder_named("head", HeadSpec.parse(text, file.tables["heads"]).which, file.places("heads"))
+        own = read_json(folder / "config.json").get("eventspec")
+        if isinstance(own, dict) and own.get("kind") in SEVERAL_LAYERS:
+            raise BadInput(f"head {text} has several decoder layers: --learn is for heads of one, on the target's features")
 
 
 def check_decisions(decisions: Iterable[Decision], file: PairFile, adapter: str | None) -> None:

@@ -51,6 +51,7 @@ EXPERIMENTS = {
     "trees": Experiment("kinds of trees with as many nodes", "heads", _by("heads", "trees")),
     "bound": Experiment("decoding beside what tau allows", "heads", _by("heads", "bound")),
     "scaling": Experiment("one head at several ages", "heads", _by("heads", "scaling"), "checkpoints of a head, ascending"),
+    "learning": Experiment("heads that learn while they answer", "heads", _by("learning", "measure")),
     "alignment": Experiment("every adapter with its controls", "alignment", _by("alignment", "table")),
     "risk": Experiment("answers from events alone, by risk", "alignment", _by("alignment", "risk")),
     "entropy": Experiment("how sure models are, by what they see", "entropy", _by("entropy", "measure")),
