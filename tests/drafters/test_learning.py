@@ -93,28 +93,6 @@ def test_a_head_that_learns_never_changes_an_answer(kind: str, monkeypatch: pyte
     assert by.updates == 4
 
 
-def surprise(by: LearningDrafter, told: learning.Taught) -> tuple[float, float]:
-    """The loss of a head on true rows as it was first, and as it is."""
-    up, down = by.state[:2]
-    return float(by.loss(told, torch.zeros_like(up), down)), float(by.loss(told, up, down))
-
-
-def test_it_is_less_surprised_at_what_it_saw_and_wrong_verdicts_do_not_do_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "RATE", 0.02)
-    model, by = learner()
-    ask(model, by)
-    told, wrong = by.rows_of(by.session), Watched(by)
-    wrong.rows_of = lambda session: (*told[:2], (told[2] + 7) % 40, told[3])  # type: ignore[method-assign]
-    for _ in range(20):
-        by.learn(by.session)
-        wrong.learn(by.session)
-    before, behind = surprise(by, told)
-    assert behind < 0.9 * before
-    assert by.gain > 0 and by.kernel is not by.first
-    before, behind = surprise(wrong, told)
-    assert behind > before
-
-
 def test_an_update_that_foretells_new_answers_worse_is_not_drafted_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "RATE", 30.0)  # far beyond what helps
     model, by = learner()

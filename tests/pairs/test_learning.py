@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ import torch
 from eventspec.ask import generate
 from eventspec.cli import run
 from eventspec.core import BadInput
-from eventspec.drafters.heads.learning import LearningDrafter
+from eventspec.drafters.heads.learning import LearningDraft, LearningDrafter
 from eventspec.experiments.measures.setup import scene
 from eventspec.nn import KVCache
 from eventspec.nn.cpu.native import NativeHead
 from eventspec.nn.weights import TreeGrowth
 from eventspec.pairs import Pair, load_pair
-from eventspec.pairs.learning import learning_heads
+from eventspec.pairs.learning import learning, learning_heads
 from eventspec.pairs.pair_file import DATA
 
 QUESTIONS = ("Describe the scene.", "What is ahead?", "Explain what you see.")
@@ -29,6 +30,14 @@ def pair() -> Pair:
     return load_pair("nano", "one", fit=False)
 
 
+class Kept(LearningDrafter):
+    """Keeps the session that it learned from last."""
+
+    def learn(self, session: LearningDraft) -> None:
+        self.latest = session
+        super().learn(session)
+
+
 def learner(pair: Pair, method: str) -> LearningDrafter:
     return learning_heads([pair.method(method)])[0]
 
@@ -36,7 +45,8 @@ def learner(pair: Pair, method: str) -> LearningDrafter:
 @pytest.fixture(scope="module")
 def taught(pair: Pair) -> Pair:
     """Head eagle1, which was trained one step ahead, after some answers; each was the target's own."""
-    recording, made = scene(978, 0)[0], pair.with_head("eagle1").with_learning(["eagle"])
+    recording, made = scene(978, 0)[0], pair.with_head("eagle1")
+    made = replace(made, methods=learning(made.methods, ["eagle"], Kept))
     for number, question in enumerate(QUESTIONS):
         drawn = {"temperature": float(number % 2), "seed": 3, "max_new_tokens": 64}
         plain = generate(pair, recording, question, "autoregressive", None, None, **drawn)
@@ -47,6 +57,22 @@ def taught(pair: Pair) -> Pair:
         assert sum(f"{number} updates when this answer began" in note for note in found.trace.notes) == 1
     assert learner(made, "eagle").updates == len(QUESTIONS)
     return made
+
+
+def test_it_is_less_surprised_at_what_it_saw_and_wrong_verdicts_do_not_do_that(taught: Pair) -> None:
+    by = learner(taught, "eagle")
+    assert isinstance(by, Kept)
+    right, wrong = LearningDrafter(by), LearningDrafter(by)
+    with torch.no_grad():
+        told = by.rows_of(by.latest)
+    wrong.rows_of = lambda session: (*told[:2], told[2].roll(1, 0), told[3].roll(1, 0))  # type: ignore[method-assign]
+    for one in (right, wrong):
+        before = float(one.loss(told, *one.state[:2]))
+        for _ in range(10):
+            one.learn(by.latest)
+        behind = float(one.loss(told, *one.state[:2]))
+        assert behind < 0.95 * before if one is right else behind > 1.05 * before
+    assert right.gain > 0 and right.kernel is not right.first
 
 
 def test_what_was_learned_is_kept_as_a_head_that_drafts_the_same(pair: Pair, taught: Pair, tmp_path: Path) -> None:
@@ -106,24 +132,25 @@ def test_methods_that_share_a_head_learn_once_and_copies_begin_anew(pair: Pair) 
 
 
 def test_compare_says_that_a_head_learned_and_generate_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("eventspec.pairs.load_pair", lambda *given, **how: pair)  # loaded once
     monkeypatch.setattr("eventspec.pairs.warm_up", lambda pair, only=(): pair)
     monkeypatch.setattr("eventspec.experiments.compare.warm_up", lambda pair, only=(): pair)
-    asked = [json.dumps({"recording": CLIP, "question": question, "answer": "?"}) for question in QUESTIONS]
+    asked = [json.dumps({"recording": CLIP, "question": question, "answer": "?"}) for question in QUESTIONS[:2]]
     (tmp_path / "qa.jsonl").write_text("\n".join(asked))
-    words = ["--method", "autoregressive", "--method", "eagle", "--head", "eagle1", "--max-new-tokens", "32"]
+    words = ["--method", "autoregressive", "--method", "eagle", "--head", "eagle1", "--max-new-tokens", "20"]
     words += ["--questions", str(tmp_path / "qa.jsonl"), "--out", str(tmp_path / "rows.jsonl"), "--device-plan", "one"]
     assert run(["bench", "compare", *words, "--learn", "--json"]) == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     table = {name: [row for row in rows if row["method"] == name] for name in ("autoregressive", "eagle", "eagle, eagle1")}
     assert json.loads(capsys.readouterr().out)["environment"]["learn"] is True
-    assert [row["learned"] for row in table["autoregressive"]] == [None] * 3
+    assert [row["learned"] for row in table["autoregressive"]] == [None] * 2
     for name in ("eagle", "eagle, eagle1"):  # each begins anew, and learns from the question that warms it up too
-        assert [row["learned"] for row in table[name]] == [1, 2, 3]
+        assert [row["learned"] for row in table[name]] == [1, 2]
         assert [row["token_ids"] for row in table[name]] == [row["token_ids"] for row in table["autoregressive"]]
     assert run(["bench", "compare", *words, "--learn", "--resume"]) == 2
-    line = ["generate", "--recording", CLIP, "--prompt", QUESTIONS[0], "--method", "eagle", "--max-new-tokens", "32"]
+    line = ["generate", "--recording", CLIP, "--prompt", QUESTIONS[0], "--method", "eagle", "--max-new-tokens", "20"]
     assert run([*line, "--learn", "--learned", str(tmp_path / "kept"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["learned"] == 0 and found["token_ids"] == table["eagle"][0]["token_ids"]

@@ -45,6 +45,8 @@ BATCH, STEPS, RATE = 256, 2, 1e-3
 """Of a job: rows of a step, drawn from those that are remembered, and Adam's steps."""
 KEPT = 0.95
 """Of what an update is believed to gain, from one answer to the next."""
+LONGEST_WAIT = 60.0
+"""Seconds for which what is to be kept waits for a job."""
 Taught = tuple[Tensor, ...]
 """N rows to learn from: what the layer gives with the matrix as it was first [N, D]; what the matrix multiplies [N, I]; rows of
 the head's vocabulary int64 [N, TOP], and the target's probabilities of them [N, TOP]."""
@@ -119,14 +121,13 @@ class LearningDrafter(FeatureDrafter):
     def learn(self, session: LearningDraft) -> None:
         """Remember what an answer taught, take the steps, and draft with what they gave from the next answer on."""
         began = time.perf_counter()
+        up, down = self.state[:2]
         with torch.no_grad():
             found = self.rows_of(session)
-        if not all(bool(part.isfinite().all()) for part in found):
+            gain = len(found[0]) * (self.loss(found, torch.zeros_like(up), down) - self.loss(found, up, down))
+        if not all_finite(*found, gain):
             self.refused += 1
             return
-        with torch.no_grad():
-            up, down = self.state[:2]
-            gain = float(self.loss(found, torch.zeros_like(up), down) - self.loss(found, up, down)) * len(found[0])
         taught = tuple(torch.cat(parts)[-ROWS:] for parts in zip(*filter(None, (self.taught, found)), strict=True))
         self.taught, state = taught, self.state
         for step in range(self.steps + 1, self.steps + STEPS + 1):
@@ -134,10 +135,10 @@ class LearningDrafter(FeatureDrafter):
             parts = [part.detach().requires_grad_() for part in state[:2]]
             slopes = torch.autograd.grad(self.loss(tuple(part[chosen] for part in taught), *parts), parts)
             state = adam(state, slopes, step)
-        if not all(bool(part.isfinite().all()) for part in state):
+        if not all_finite(*state):
             self.refused += 1
             return
-        self.state, self.steps, self.gain = state, self.steps + STEPS, KEPT * self.gain + gain
+        self.state, self.steps, self.gain = state, self.steps + STEPS, KEPT * self.gain + float(gain)
         # An answer in progress keeps the kernel that it began with. Keys and values of prompts that are kept for the next
         # question stay right: the matrix comes behind the attention of the only layer.
         kernel = self.first
@@ -187,7 +188,8 @@ class LearningDrafter(FeatureDrafter):
         """Write the head as it drafts when a job that runs has ended: a folder as `train heads` writes it, which is new or
         empty, whole or not at all."""
         if self.job is not None:
-            self.job.exception()  # waits
+            with suppress(TimeoutError):  # of a lane that hangs
+                self.job.exception(LONGEST_WAIT)
         head: Any = deepcopy(self.head)
         with torch.no_grad():
             head.layer.down.weight.copy_(self.kernel.weights.layers[0].down)
@@ -195,6 +197,11 @@ class LearningDrafter(FeatureDrafter):
         shutil.rmtree(part, ignore_errors=True)
         save_head(made, part, target, exact_dtype(made))
         part.rename(folder)
+
+
+def all_finite(*tensors: Tensor) -> bool:
+    """Whether all of it are numbers."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def adam(state: list[Tensor], slopes: tuple[Tensor, ...], step: int) -> list[Tensor]:
