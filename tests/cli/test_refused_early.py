@@ -50,7 +50,10 @@ LINES: tuple[tuple[tuple[str, ...], str], ...] = (
     ((*ASK, "--method", "eagle", "--learn", "--head", "massv:pruned"), "head massv:pruned has several decoder layers"),
     ((*COMPARE, "qa.jsonl", "--method", "cross-modal", "--learn"), "--learn is not used by method cross-modal"),
     ((*COMPARE, "qa.jsonl", "--method", "eagle", "--learn", "--head", "dream"), "head dream has several decoder layers"),
-    ((*COMPARE, "qa.jsonl", "--method", "eagle", "--learn", "--resume"), "--resume goes on with rows, and heads that learn"),
+    (
+        ("bench", "compare", "--out", "old.jsonl", "--questions", "deaf.jsonl", "--method", "eagle", "--resume", "--learn"),
+        "--resume goes on with rows, and heads that learn would begin anew",
+    ),
     ((*ASK, "--method", "cross-modal", "--drafter", "{nano}/heads/eagle"), "is the folder of a head, and of no drafter"),
     ((*ASK, "--method", "cross-modal", "--drafter", "fine:same"), "the tokenizers of fine and nano differ: id"),
     ((*ASK, "--target", "{video}", "--drafter", "{video}"), "sees frames: the drafter of method cross-modal must see events"),

@@ -109,7 +109,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 5):
         ask(model, by)
         assert len(by.session.judged()[0]) == 10  # the latest tokens of a longer answer
-        assert [len(part) for part in by.taught] == [min(50, number * (10 + 9 + 8))] * 4
+        assert [len(part) for part in by.taught] == [min(50, number * (10 + 9 + 8 + 7 + 6 + 5))] * 5
     assert torch.equal(
         by.session.judged()[0],
         torch.tensor(plain_answer(target, 0, Sampling(max_new_tokens=30)))[by.session.many - 10 : by.session.many],
@@ -121,7 +121,7 @@ def test_numbers_that_are_not_finite_teach_nothing(monkeypatch: pytest.MonkeyPat
     ask(model, by)
     state, kernel, taught = by.state, by.kernel, by.taught
     usual = LearningDraft.judged
-    monkeypatch.setattr(LearningDraft, "judged", lambda one: (*usual(one)[:3], usual(one)[3] * float("nan")))
+    monkeypatch.setattr(LearningDraft, "judged", lambda one: (*usual(one)[:3], usual(one)[3] * float("nan"), usual(one)[4]))
     ask(model, by)
     assert (by.refused, by.updates, by.state, by.kernel, by.taught) == (1, 1, state, kernel, taught)
     monkeypatch.undo()

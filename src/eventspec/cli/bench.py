@@ -154,10 +154,7 @@ def compare(
     check_arms(methods, controls, contexts)
     given = drawn.given(call, models)
     about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
-    about |= {"held_out": True} if held_out else {}
-    about |= {"learn": True} if compared.learn else {}
-    if compared.learn and resume:
-        raise BadInput("--resume goes on with rows, and heads that learn would begin anew: leave it out, or leave --learn out")
+    about |= {name: True for name, wanted in (("held_out", held_out), ("learn", compared.learn)) if wanted}
     suits = models.suits(methods if "real" in controls else ["autoregressive"], ("events",))
     asked = _asked(questions, limit, held_out, reading, suits)
     read = [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
@@ -173,8 +170,6 @@ def compare(
         arms = others_of(ready, others, controls[0], fit=models.target is None)
         sampling = ready.tokens.settings(None, drawn.spelled(ready, given))
         ready, arms = ready.drafting(models.draft), [replace(arm, pair=arm.pair.drafting(models.draft)) for arm in arms]
-    if compared.learn:  # each arm has heads of its own, which begin anew
-        arms = [replace(arm, pair=arm.pair.with_learning([arm.method])) for arm in arms]
     known_by_heart = _learned_from(models, asked)
     asking = Comparison(ready, asked, methods, sampling, controls, contexts, arms, reading.open, about=about)
     try:
@@ -230,6 +225,8 @@ def _check_places(out: Path, plot: Path | None, resumed: Figures | None, read: l
         raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
     check_files({"--out": out, "--plot": plot}, read)
     check_place(out, resumed is not None)
+    if resumed is not None and resumed.get("learn"):
+        raise BadInput("--resume goes on with rows, and heads that learn would begin anew: leave it out, or leave --learn out")
     if resumed is not None:
         check_same(out, resumed)
     check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, read)

@@ -91,8 +91,7 @@ def chat(
 ) -> None:
     """Ask several questions about one recording, a line each, until an empty line or the end of the input.
 
-    A question that cannot be answered is named, and the next one is read; where questions come by a pipe, exit code 2 follows,
-    and empty lines between them are passed over.
+    A question that cannot be answered is named and the next one read (by a pipe: exit code 2, empty lines are passed over).
     """
     if place is not None and recorded.recording is not None:
         raise BadInput(f"{place} and --recording {recorded.recording} are two recordings: give one of them")

@@ -37,19 +37,21 @@ TOP = 8
 """Tokens of the target's distribution that are kept of each row, the likeliest."""
 LONGEST = 256
 """Tokens of one answer that teach, the latest ones: it bounds what a job takes."""
-AHEAD = 3
+AHEAD = 6
 """Levels of a draft that are learned."""
 ROWS = 4096
 """Rows that are remembered; older ones go."""
-BATCH, STEPS, RATE = 256, 2, 1e-3
+BATCH, STEPS, RATE = 256, 2, 5e-4
 """Of a job: rows of a step, drawn from those that are remembered, and Adam's steps."""
 KEPT = 0.95
 """Of what an update is believed to gain, from one answer to the next."""
+WORDS = 0.1
+"""What cross-entropy weighs beside features, as in `Recipe`."""
 LONGEST_WAIT = 60.0
 """Seconds for which what is to be kept waits for a job."""
 Taught = tuple[Tensor, ...]
 """N rows to learn from: what the layer gives with the matrix as it was first [N, D]; what the matrix multiplies [N, I]; rows of
-the head's vocabulary int64 [N, TOP], and the target's probabilities of them [N, TOP]."""
+the head's vocabulary int64 [N, TOP], and the target's probabilities of them [N, TOP]; its own feature there [N, F]."""
 Start = Callable[[Callable[[], None]], "Future[None]"]
 """Queues work on the drafter's lane."""
 
@@ -148,13 +150,14 @@ class LearningDrafter(FeatureDrafter):
         self.kernel, self.updates, self.seconds = kernel, self.updates + 1, self.seconds + time.perf_counter() - began
 
     def loss(self, taught: Taught, up: Tensor, down: Tensor) -> Tensor:
-        """Cross-entropy of the target's distribution and the head's, with an update, over N rows."""
-        (first, inner, ids, probs), weights = taught, self.first.weights
+        """Of the head with an update, over N rows, as heads are trained: cross-entropy with the target's distribution, and how
+        far its feature is from the target's (smooth L1), unless it names tokens by a norm and a head of its own."""
+        (first, inner, ids, probs, true), weights = taught, self.first.weights
         hidden = first + F.linear(F.linear(inner.float(), down), up).to(first.dtype)
-        if weights.out_norm is not None:
-            hidden = rms_norm(hidden, weights.out_norm, weights.eps)
-        logs = F.linear(hidden, self._head).float().log_softmax(-1)
-        return -(probs * logs.gather(1, ids)).sum(1).mean()
+        named = hidden if weights.out_norm is None else rms_norm(hidden, weights.out_norm, weights.eps)
+        logs = F.linear(named, self._head).float().log_softmax(-1)
+        words = -(probs * logs.gather(1, ids)).sum(1).mean()
+        return words if weights.out_norm is not None else WORDS * words + F.smooth_l1_loss(hidden.float(), true.float())
 
     def rows_of(self, session: LearningDraft) -> Taught:
         """What the head's layer makes of an answer's pairs on true features, and on its own predictions up to `AHEAD` levels,
@@ -162,7 +165,7 @@ class LearningDrafter(FeatureDrafter):
         head: Any = self.head
         layer, whole, current = head.layer, session.global_feature, self.kernel.weights.layers[0].down
         cache: Any = session.cache
-        tokens, tapped, ids, probs = session.judged()
+        tokens, tapped, ids, probs, true_features = session.judged()
         many, unjudged = len(tokens), session.read - session.many
         last, end = session.position - unjudged, cache.length - unjudged
         embeds, hidden = self.embed(tokens)[None], head.features(tapped)[None]
@@ -179,7 +182,9 @@ class LearningDrafter(FeatureDrafter):
             attended = attend_ahead(queries, true, without_recent(mask, end - many, step), own)
             x, inner = layer.before_down(x, attended.transpose(1, 2).flatten(-2))
             first = x + F.linear(inner, self.matrix)
-            found.append((first[0, step:], inner[0, step:], ids[step:], probs[step:]))  # no prediction stands before the others
+            found.append(
+                tuple(part[step:] for part in (first[0], inner[0], ids, probs, true_features))
+            )  # the others lack one before
             hidden = shifted(x + F.linear(inner, current), 1)
             hidden = hidden if whole is None else head.view.fuse_global(hidden, whole)
         return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
@@ -245,15 +250,16 @@ class LearningDraft(FeatureDraft):
     @property
     def many(self) -> int:
         """Those of them behind which the target has said something: its row behind a pair is the next pair's."""
-        return min(self.read, sum(len(ids) for ids, _ in self.said) - 1)
+        return min(self.read, sum(len(ids) for ids, _ in self.said)) - 1
 
     def judged(self) -> Taught:
-        """The latest of `many` pairs, `LONGEST` at most: tokens int64 [R], tapped outputs [R, F], the target's likeliest next
-        tokens int64 [R, TOP] and their probabilities."""
+        """The latest of `many` pairs, `LONGEST` at most: tokens int64 [R], tapped outputs [R, F] as the head fuses them, the
+        target's likeliest next tokens int64 [R, TOP] and their probabilities, and the tapped outputs behind them [R, F]."""
         tapped = torch.cat([part for _, part in self.pairs])
         tokens = torch.tensor([token for own, _ in self.pairs for token in own], device=tapped.device)
         ids, logs = (torch.cat(parts)[1:] for parts in zip(*self.said, strict=True))
+        true = tapped[1:]
         if self.global_feature is not None:
             tapped = self.drafter.head.view.fuse_global(tapped, self.global_feature)
         seen = slice(max(0, self.many - LONGEST), self.many)
-        return tokens[seen], tapped[seen], ids[seen], logs[seen].exp()
+        return tokens[seen], tapped[seen], ids[seen], logs[seen].exp(), true[seen]

@@ -32,7 +32,7 @@ class WrongVerdicts(LearningDrafter):
         found = super().rows_of(session)
         said, self.before = self.before or found, found
         drawn = torch.randint(len(said[0]), (len(found[0]),), generator=self._drawing)
-        return (*found[:2], said[2][drawn], said[3][drawn])
+        return (*found[:2], *(part[drawn] for part in said[2:]))
 
 
 def measure(setup: Setup) -> Iterator[Finding]:
