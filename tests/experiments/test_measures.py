@@ -153,10 +153,11 @@ def test_rounding_and_identity_are_measured_and_reported(folder: Path) -> None:
 
 @pytest.mark.long
 def test_comparisons_are_measured_and_reported(folder: Path) -> None:
-    results = results_of(folder, "main-job", "reuse", "heads", "trees", "bound")
+    results = results_of(folder, "main-job", "reuse", "heads", "trees", "bound", "learning")
     assert main_job.comparison(results).count("\n| cross-modal") == 3
     assert "| 2.0 |" in main_job.reuse(results)
     assert filled("{tau+tau_ci95:.2f}", results["heads"]["table"]["methods"]["eagle:whole"]) != "-"
+    assert "eagle, wrong verdicts | " in heads.learning(results)
     assert "eagle | 8 | chain" in heads.trees(results) and "\n| eagle |" in heads.bound(results)
 
 

@@ -38,6 +38,9 @@ class Methods(Protocol):
     def notes_on(self, recording: Recording) -> tuple[str, ...]:
         """What is to be said of every answer about a whole recording."""
 
+    def learn_from(self, request: Request, method: Method) -> None:
+        """An answer by a method has ended: its heads that learn may do so, on the drafter's lane."""
+
 
 def opened(recording: Recording | str | Path) -> Recording:
     """A recording, or what `Recording.open` makes of a path. BadInput for what is neither."""
@@ -187,8 +190,10 @@ class Generation:
         return self.end(decoding)
 
     def _learn(self, outcome: Outcome) -> None:
-        """Let the method's choice and its costs learn from it; a choice learns nothing from an answer that was cancelled."""
+        """Let the method's heads, its choice and its costs learn from it; a choice learns nothing from an answer that was
+        cancelled."""
         marks, method = self.trace.marks, self.method
+        self.pair.learn_from(self.request, method)
         if self.trace.shared:
             return  # its times are other answers' too
         # A grammar may refuse what was drafted, and what was answered from events another model verified.

@@ -97,6 +97,7 @@ class Result:
             "skipped": self.trace.skipped,
             "decide": self.trace.rule or None,
             "compressor": self.trace.compressor,
+            "learned": self.trace.learned,
             "finish_reason": self.finish_reason,
             "usage": {
                 "prompt_tokens": self.prompt_tokens,

@@ -67,11 +67,15 @@ class Compared:
         list[str] | None, typer.Option(help="As for generate. One row more: skip-encode by another rule. Repeatable.")
     ] = None
 
+    learn: options.Learn = False
+
     def split(self, alone: bool) -> tuple[options.Chosen, dict[str, list[str]]]:
         """What the methods themselves draft with, of a checkpoint that answers `alone`, and what is a row of its own."""
         kinds = {name: getattr(self, name) or [] for name in ("drafter", "head", "compress", "adapter", "decide")}
         own = {name: given[0] for name, given in kinds.items() if alone and given}
-        return options.Chosen(**own, risk=self.risk), {name: given[len(given) and alone :] for name, given in kinds.items()}
+        return options.Chosen(**own, risk=self.risk, learn=self.learn), {
+            name: given[len(given) and alone :] for name, given in kinds.items()
+        }
 
 
 Folder = Annotated[list[Path] | None, options.path("Of a training or a checkpoint, for those that read some. Repeatable.")]
@@ -150,7 +154,7 @@ def compare(
     check_arms(methods, controls, contexts)
     given = drawn.given(call, models)
     about = {**asdict(reading), "risk": compared.risk, "draft": models.draft, **models.about(chosen), **drawn.grammar}
-    about |= {"held_out": True} if held_out else {}
+    about |= {name: True for name, wanted in (("held_out", held_out), ("learn", compared.learn)) if wanted}
     suits = models.suits(methods if "real" in controls else ["autoregressive"], ("events",))
     asked = _asked(questions, limit, held_out, reading, suits)
     read = [questions, drawn.json_schema, *folders, *dict.fromkeys(whole_of(one.recording) for one in asked)]
@@ -221,6 +225,8 @@ def _check_places(out: Path, plot: Path | None, resumed: Figures | None, read: l
         raise BadInput(f"--plot {plot} is neither a .png nor a .svg file: give it one of these names")
     check_files({"--out": out, "--plot": plot}, read)
     check_place(out, resumed is not None)
+    if resumed is not None and resumed.get("learn"):
+        raise BadInput("--resume goes on with rows, and heads that learn would begin anew: leave it out, or leave --learn out")
     if resumed is not None:
         check_same(out, resumed)
     check_outputs({"--out": out, "what is found out beside --out": beside(out), "--plot": plot}, read)

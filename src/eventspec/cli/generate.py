@@ -74,6 +74,7 @@ def generate(
         options.print_notes(result.trace.notes)
     if failed is not None:
         raise failed
+    chosen.keep(loaded)
 
 
 def chat(
@@ -90,8 +91,7 @@ def chat(
 ) -> None:
     """Ask several questions about one recording, a line each, until an empty line or the end of the input.
 
-    A question that cannot be answered is named, and the next one is read; where questions come by a pipe, exit code 2 follows,
-    and empty lines between them are passed over.
+    A question that cannot be answered is named and the next one read (by a pipe: exit code 2, empty lines are passed over).
     """
     if place is not None and recorded.recording is not None:
         raise BadInput(f"{place} and --recording {recorded.recording} are two recordings: give one of them")
@@ -132,6 +132,7 @@ def chat(
         typer.echo(in_short(result), err=True)
         options.print_notes(note for note in result.trace.notes if note not in noted)
         noted.update(result.trace.notes)
+    chosen.keep(loaded)
     if refused and not interactive:
         raise typer.Exit(2)
     if not (answered or interactive):

@@ -16,8 +16,18 @@ GROUPS = {
         *("recording", "video", "events", "sensor", "monotonic", "drop_outside", "event_offset", "window", "start", "end"),
     ),
     "Models": (
-        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "decide", "frames"),
-        *("allow_extrapolation", "compat", "dtype", "device", "ignore_generation_config", "device_plan", "draft"),
+        *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "decide", "learn"),
+        *(
+            "learned",
+            "frames",
+            "allow_extrapolation",
+            "compat",
+            "dtype",
+            "device",
+            "ignore_generation_config",
+            "device_plan",
+            "draft",
+        ),
     ),
     "Sampling": (
         *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty"),

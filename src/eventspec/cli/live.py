@@ -79,13 +79,13 @@ def live(
         replay = Replay(stream, opened, seconds)
         answers = ask_repeatedly(stream, replay, prompt, every, settings, quiet=as_json)
         found = report(stream, replay, answers, prompt)
-    hurried = _hurried(every, found["latency_ms"]["answer"]["p50"])
-    found["notes"] = [*opened.notes, *replay.notes, *hurried, *loaded.notes_on(opened), *found["notes"]]
+    found["notes"] = [*opened.notes, *replay.notes, *_hurried(every, found), *loaded.notes_on(opened), *found["notes"]]
     found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
     if as_json:
         options.print_found(found, True)
     else:
         show(found)
+    chosen.keep(loaded)
 
 
 def ask_repeatedly(
@@ -146,8 +146,9 @@ def report(stream: Live, replay: Replay, answers: list[LiveAnswer], prompt: str)
     }
 
 
-def _hurried(every: float, usual_ms: float) -> list[str]:
+def _hurried(every: float, found: Mapping[str, Any]) -> list[str]:
     """A note where questions come so soon after each other that they leave the target no time for anything else."""
+    usual_ms = found["latency_ms"]["answer"]["p50"]
     if 1e3 * every >= usual_ms:
         return []
     return [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from eventspec.errors import BadInput, check_risk
-from eventspec.files import check_writable
+from eventspec.files import check_empty, check_writable
 from eventspec.machine import NO_SPREAD, SPREAD
 
 if TYPE_CHECKING:
@@ -112,6 +112,9 @@ Compress = Annotated[
         "patches: grid:N, max:N, packer:N."
     ),
 ]
+Learn = Annotated[
+    bool, typer.Option("--learn", help="Let the head learn from the target's verdicts while it drafts; answers stay the same.")
+]
 Vocabulary = Annotated[
     Literal["auto", "same", "retokenize", "intersect"], typer.Option(help="How drafter and target share ids.")
 ]
@@ -127,11 +130,25 @@ class Chosen:
     adapter: Adapter = None
     risk: Risk = None
     decide: Decide = None
+    learn: Learn = False
+    learned: Annotated[Path | None, path("With --learn: write the head there in the end, for --head FOLDER.")] = None
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was chosen, by the option's name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """What was chosen, by the option's name; where what was learned is written is no choice."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, False) and name != "learned"}
+
+    def check(self) -> None:
+        """BadInput for a place where what is learned cannot be written."""
+        if self.learned is not None:
+            if not self.learn:
+                raise BadInput(f"--learned {self.learned}: nothing learns without --learn: give it as well")
+            check_empty(self.learned)
+
+    def keep(self, pair: Pair) -> None:
+        """Write what was learned, where that was asked for."""
+        if self.learned is not None:
+            pair.save_learned(self.learned)
 
 
 @dataclass(frozen=True)
@@ -158,10 +175,11 @@ class Models:
     def check(self, methods: Sequence[str], chosen: Chosen, also: Mapping[str, Iterable[str]] | None = None) -> list[Path]:
         """BadInput, before minutes of loading, for methods, models and parts that there are not, or that do not go together;
         the folders that are read. `also`: more parts of a kind, as a comparison has them."""
-        from eventspec.pairs.fitting import check_decisions, check_loading, check_parts
+        from eventspec.pairs.fitting import check_decisions, check_learning, check_loading, check_parts
         from eventspec.pairs.inventory import check_offered
         from eventspec.pairs.names import CHOICES, DRAFTLESS, SKIP, check_choices, check_decision, check_method
 
+        chosen.check()
         for method in methods:
             check_method(method)
         # Beside --target, --drafter is no choice but the other half of the pair: its baseline is run with the same line.
@@ -194,7 +212,10 @@ class Models:
         given = {name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}
         reads = None if chosen.adapter is None else next((one for one in methods if one in CHOICES["adapter"]), None)
         check_decisions(decisions, file, chosen.adapter)
-        return [file.folder, *check_parts(given, file, None if reads == SKIP and chosen.decide else reads)]
+        found = [file.folder, *check_parts(given, file, None if reads == SKIP and chosen.decide else reads)]
+        if chosen.learn:
+            check_learning(given["head"], file)
+        return found
 
     def file(self, chosen: Chosen | None = None) -> PairFile:
         """Who answers, as a pair's file: that of --pair, or one of --target and what drafts for it."""
@@ -306,7 +327,8 @@ class Models:
             loaded = loaded.with_adapter(chosen.adapter, reads)
         loaded = loaded if chosen.decide is None else loaded.with_decision(chosen.decide, chosen.adapter)
         loaded = loaded if chosen.risk is None else loaded.with_risk(chosen.risk, chosen.adapter)
-        return loaded.drafting(self.draft)
+        loaded = loaded.drafting(self.draft)
+        return loaded.with_learning(methods) if chosen.learn else loaded
 
 
 def check_devices(target: str | None, drafter: str | None) -> None:

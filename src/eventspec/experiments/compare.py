@@ -30,6 +30,7 @@ from eventspec.models.hf_session import HfTarget
 from eventspec.models.session import LanguageTarget
 from eventspec.models.weights import fingerprint
 from eventspec.pairs import Pair, warm_up
+from eventspec.pairs.learning import learning_heads
 from eventspec.pairs.methods import drafting_by
 from eventspec.pairs.names import EVENT_METHOD, LOSSY, SKIP, USUAL_MAPPING, name_and_choice
 from eventspec.recordings import Recording
@@ -58,7 +59,7 @@ def arms_of(
 def others_of(pair: Pair, choices: Mapping[str, Sequence[str]], events: str = EVENTS[0], fit: bool = True) -> list[Arm]:
     """Arms beyond the methods, with other parts of the same target: `choices` has names of event drafters (`drafter`), heads
     (`head`), compressions (`compress`), adapters (`adapter`) and rules of skip-encode (`decide`). `fit`: heads draft as is
-    worth it on this machine."""
+    worth it on this machine. Where the pair's heads learn, theirs do."""
     drafters, heads, compressions, adapters = (choices.get(name, ()) for name in ("drafter", "head", "compress", "adapter"))
     mapped = [(name, name_and_choice(name, USUAL_MAPPING, pair.parts.drafters)) for name in drafters]
     made = [(EVENT_METHOD, name, pair.with_event_drafter(*chosen)) for name, chosen in mapped]
@@ -67,6 +68,8 @@ def others_of(pair: Pair, choices: Mapping[str, Sequence[str]], events: str = EV
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
     made += [(drafting_by(pair.parts, name), name, pair.with_adapter(name)) for name in adapters]
     made += [(SKIP, rule, pair.with_decision(rule)) for rule in choices.get("decide", ())]
+    if learning_heads(pair.methods.values()):
+        made = [(method, name, other.with_learning([method])) for method, name, other in made]
     return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]
 
 

@@ -252,6 +252,13 @@ class DraftKernel:
         twin.native = None if self.native is None else self.native.with_reduction(reduction, bias)
         return twin
 
+    def with_down(self, down: Tensor) -> DraftKernel:
+        """The same of a head of one layer, with another last matrix [D, I]."""
+        twin = copy(self)
+        twin.weights = self.weights._replace(layers=[self.weights.layers[0]._replace(down=down)])
+        twin.native = None if self.native is None else self.native.with_down(down)
+        return twin
+
     def natively(self) -> DraftKernel:
         """The same, growing its trees in machine code where that can be. A draft may be wrong, so matrices are in eight bits
         there; what was committed is read with the weights as they are."""

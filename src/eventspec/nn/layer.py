@@ -79,11 +79,15 @@ class Layer(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection and feed-forward block: attended [..., T, heads * head_dim] -> [..., T, D]."""
-        x = x + self.out(attended)
-        normed = rms_norm(x, self.post_norm, self.eps)
-        gate, up = self.gate_up(normed).chunk(2, -1)
-        finished: Tensor = x + self.down(F.silu(gate) * up)
+        x, inner = self.before_down(x, attended)
+        finished: Tensor = x + self.down(inner)
         return finished
+
+    def before_down(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """What `finish` adds up: the residual [..., T, D] behind the attention, and what `down` multiplies [..., T, I]."""
+        x = x + self.out(attended)
+        gate, up = self.gate_up(rms_norm(x, self.post_norm, self.eps)).chunk(2, -1)
+        return x, F.silu(gate) * up
 
 
 class LanguageEnds(nn.Module):

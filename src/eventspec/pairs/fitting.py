@@ -21,6 +21,7 @@ from eventspec.pairs.names import (
     CASCADE,
     EVENT_EAGLE,
     EVENT_METHOD,
+    SEVERAL_LAYERS,
     SKIP,
     SMALL_VLM,
     SMALL_VLM_TREES,
@@ -171,6 +172,15 @@ def row_adapters(file: PairFile) -> list[str]:
     """The names of a pair's adapters to rows or the tower's features: the one that is used unless another is named first."""
     writes = {name: read_json(place / "config.json").get("output") for name, place in file.places("adapters").items()}
     return [name for output in ("rows", "tower") for name, own in writes.items() if own == output]
+
+
+def check_learning(heads: Iterable[str], file: PairFile) -> None:
+    """BadInput for heads that cannot learn while they draft, of those that `check_parts` took."""
+    for text in heads:
+        folder = folder_named("head", HeadSpec.parse(text, file.tables["heads"]).which, file.places("heads"))
+        own = read_json(folder / "config.json").get("eventspec")
+        if isinstance(own, dict) and own.get("kind") in SEVERAL_LAYERS:
+            raise BadInput(f"head {text} has several decoder layers: --learn is for heads of one, on the target's features")
 
 
 def check_decisions(decisions: Iterable[Decision], file: PairFile, adapter: str | None) -> None:

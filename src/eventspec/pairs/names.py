@@ -58,6 +58,7 @@ CHOICES = {
     "adapter": (ALIGNED, EVENT_EAGLE, SKIP, HYBRID),
     "risk": (SKIP,),
     "decide": (SKIP,),
+    "learn": (*HEAD_METHODS, HYBRID, BLIND, AUTO),
 }
 """What may be chosen beside a method, and the methods that use it."""
 WANTED = {
@@ -76,6 +77,8 @@ BRANCHES = ("prune", "pool", "max", "convolve", "resample", "none")
 """Of the elastic compressor of a head: one may be forced, instead of the one that its gate chooses."""
 SMALL_VLM = "massv"
 SMALL_VLM_TREES = ("dynamic", "pruned")
+SEVERAL_LAYERS = (SMALL_VLM, "dream")
+"""Kinds of heads that cannot learn while they draft."""
 ACCEPTANCE = FITTED[USUAL_RULE].file
 """In an adapter's folder: its calibrated acceptance predictor."""
 COMPRESSIONS = ("prune", "pool", "attention", "grid", "max", "fastv", "packer")

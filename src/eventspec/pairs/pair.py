@@ -14,16 +14,18 @@ from eventspec.align.deciding import Decision
 from eventspec.align.substitute import SubstitutedTarget
 from eventspec.ask import Live, LivePolicy, RecordingContext
 from eventspec.ask.generation import DEFAULT_METHOD, opened
-from eventspec.core import HOPELESS, BadCheckpoint, BadInput, Constraint, Drafter, Target, Window
+from eventspec.core import HOPELESS, BadCheckpoint, BadInput, Constraint, Drafter, Request, Target, Window
 from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, GUESSED, DraftPolicy
 from eventspec.errors import check_known, check_risk
+from eventspec.files import check_empty
 from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs.event_drafters import with_event_drafter
+from eventspec.pairs.learning import beginning_anew, learning, learning_heads
 from eventspec.pairs.methods import (
     aligned,
     compressed,
@@ -247,6 +249,25 @@ class Pair:
         drafted = self.methods["eagle"] if self.parts.head_chosen else None
         return self.with_method(LOSSY, compressed(self.parts, CompressionSpec.parse(compression), drafted))
 
+    def with_learning(self, methods: Collection[str] = ()) -> Pair:
+        """With heads that learn from the target's verdicts while they draft, in all methods that draft with such a head; see
+        `drafters.heads.learning`. BadInput unless each of `methods` that could have one has."""
+        return replace(self, methods=learning(self.methods, methods))
+
+    def learn_from(self, request: Request, method: Method) -> None:
+        """An answer by a method has ended: its heads that learn do so, on the drafter's lane."""
+        for head in learning_heads([method]):
+            head.answered(request, partial(self.workers.start, "drafter", serving=head))
+
+    def save_learned(self, folder: Path) -> None:
+        """Write the head that learned from most answers: a folder that `with_head` takes. BadInput where none learns, and for a
+        folder that is not empty."""
+        check_empty(folder)
+        heads = learning_heads(self.methods.values())
+        if not heads:
+            raise BadInput(f"no head of pair {self.name} learns: make it one `with_learning`")
+        max(heads, key=lambda head: head.updates).save(folder, self.parts.ends)
+
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
         reads the target stay as they are: `Limits` and `Scores` say what it can read."""
@@ -272,12 +293,12 @@ class Pair:
 
     def forgetful(self) -> Pair:
         """With methods that learnt nothing yet: what there is now takes other times, and skip-encode remembers what was
-        answered from events and how often that would do."""
+        answered from events and how often that would do; heads that learn begin anew."""
         made = {n: replace(m, learnt=None if m.learnt is None else LearntCosts()) for n, m in self.methods.items()}
         made |= {n: replace(m, choice=m.choice.reset()) for n, m in made.items() if m.choice is not None}
         if (known := self._skipping) is not None:
             made[SKIP] = skipping(made[SKIP], known.reset())
-        return replace(self, methods=made)
+        return replace(self, methods=beginning_anew(made))
 
     def on(self, placement: str) -> Pair:
         """On another placement (auto, one, two) of the same devices, with workers of its own; close them when done."""

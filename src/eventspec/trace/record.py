@@ -92,6 +92,8 @@ class Trace:
     """The rule that decided so (method skip-encode)."""
     compressor: str | None = None
     """The branch of its compressor by which a head saw the visual rows; None where none was chosen."""
+    learned: int | None = None
+    """How many answers the head had learned from when this one began; None where none learns."""
     shared: bool = False
     """Whether forwards of the target were shared with other answers, so that they took longer than this answer's own."""
     device_plan: str = "one"
@@ -153,8 +155,8 @@ class Trace:
         return Trace(began=self.began)
 
     def take(self, other: Trace) -> None:
-        """Move spans, forwards, what crossed, a drafter's rows, a compressor's branch and notes over from a trace `beside` this
-        one; an error for values they cannot have."""
+        """Move spans, forwards, what crossed, a drafter's rows, a compressor's branch, what was learned and notes over from a
+        trace `beside` this one; an error for values they cannot have."""
         spans, other.spans = other.spans, []
         for s in spans:
             self.spans.append(Span(s.stage, s.lane, float(s.start), float(s.end), None, s.bytes and int(s.bytes)))
@@ -168,6 +170,8 @@ class Trace:
                 self.forward(lane, float(seconds))
         if other.compressor is not None:
             self.compressor = str.__str__(other.compressor)[:40]
+        if other.learned is not None:
+            self.learned = int(other.learned)
         notes, other.notes = other.notes, []
         for note in notes[:8]:
             self.note(str.__str__(note)[:300])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eventspec.core import Budget, Drafter, DraftSession, Media, Proposal, Request, Scores, TargetPrompt, Trace, Verdict
 from eventspec.drafters.heads.head import Drafting, HeadConfig
-from eventspec.drafters.heads.trees import tree_config
+from eventspec.drafters.heads.trees import Rates, tree_config
 from eventspec.drafters.heads.views import HeadInputs, PromptView
 from eventspec.machine import arrived
 from eventspec.nn import KVCache
@@ -51,7 +51,7 @@ class FeatureHead(Protocol):
 def feature_drafter(head: FeatureHead, name: str, drafting: Drafting) -> FeatureDrafter:
     """As `Head.drafter`, growing trees in machine code where that can be."""
     made = FeatureDrafter(name, head, drafting.target, drafting.eos_id, tree_config(drafting.tree, drafting.rates))
-    made.kernel = made.kernel.natively()
+    made.kernel, made.rates = made.kernel.natively(), drafting.rates
     return made
 
 
@@ -64,6 +64,7 @@ class FeatureDrafter(Drafter):
         weight = target.embed.weight
         self.name, self.head, self.sizes, self.eos_id = name, head, head.config.language, eos_id
         self.taps, self.embed, self.kernel, self.tree = head.taps, target.embed, head.kernel(target), tree.on(weight.device)
+        self.rates: Rates = ()
         self._read: WeakKeyDictionary[Media, tuple[HeadInputs, LentCache]] = WeakKeyDictionary()
         # As long as the target's context, whatever the head's config says: rotation has no weights.
         self.context = target.config.max_position_embeddings
@@ -94,11 +95,11 @@ class FeatureDrafter(Drafter):
             self._read[media] = inputs, lent
         return found, loan
 
-    def read(self, inputs: HeadInputs, cache: KVCache) -> Tensor:
+    def read(self, inputs: HeadInputs, cache: KVCache, kernel: DraftKernel) -> Tensor:
         """Read pairs after the cached ones; the predicted feature after the last one, [1, D]. Not committed."""
         cos, sin = self.tables
         fused = self.head.fuse_inputs(inputs.embeds, self.head.features(inputs.tapped), inputs.embedding_only)
-        return self.kernel.read(*fused, (cos[inputs.positions], sin[inputs.positions]), cache)
+        return kernel.read(*fused, (cos[inputs.positions], sin[inputs.positions]), cache)
 
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         """As `core.Drafter.open`; the target's session must have been opened with this drafter's taps."""
@@ -163,7 +164,8 @@ class FeatureDraft(DraftSession):
             self.cache, self._loan = drafter.begun(self.request.media, prompt, rows)
             inputs = prompt.continued(inputs, self.cache.length)
         assert self.cache is not None
-        read = drafter.read(inputs, self.cache)
+        # By the weights that the answer began with: a head may learn meanwhile.
+        read = drafter.read(inputs, self.cache, self.kernel)
         self.cache.keep(len(inputs.embeds), [])
         self.position, self.tokens, self.tapped = last, [], []
         if prompt is not None:
@@ -180,5 +182,5 @@ class FeatureDraft(DraftSession):
         seen = drafter.head.view.pairs(HeadInputs(prompt.rows[1:], prompt.features[:-1], places), prompt.visual)
         self.global_feature, self.trace.compressor = seen.global_feature, seen.branch
         if seen.global_feature is not None:
-            self.kernel = drafter.head.view.kernel_for(drafter.kernel, seen.global_feature)
+            self.kernel = drafter.head.view.kernel_for(self.kernel, seen.global_feature)
         return seen

@@ -43,7 +43,7 @@ class UnrolledAttention:
             self.mask = self.mask[:, :, -(rows - self.prefix) :]
         else:
             self.own.append((keys, values))
-            attended = _ahead(queries, self.true, _without(self.mask, self.prefix, len(self.own)), self.own)
+            attended = attend_ahead(queries, self.true, without_recent(self.mask, self.prefix, len(self.own)), self.own)
         return attended.transpose(1, 2).flatten(-2)
 
 
@@ -76,14 +76,14 @@ def shifted(x: Tensor, by: int) -> Tensor:
     return torch.cat((x[:, :by], x[:, : x.shape[1] - by]), 1)
 
 
-def _without(mask: Tensor, prefix: int, step: int) -> Tensor:
+def without_recent(mask: Tensor, prefix: int, step: int) -> Tensor:
     """The mask [B, 1, R, P + R] of branch rows, with true rows seen up to j - step only."""
     row = torch.arange(mask.shape[2], device=mask.device)
     recent = row[None, :] > row[:, None] - step
     return torch.cat((mask[..., :prefix], mask[..., prefix:].masked_fill(recent, -torch.inf)), -1)
 
 
-def _ahead(queries: Tensor, true: tuple[Tensor, Tensor], mask: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
+def attend_ahead(queries: Tensor, true: tuple[Tensor, Tensor], mask: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
     """[B, H, R, d]: true keys under the mask, and of step i's keys the one row that lies len(own) - i before."""
     if (groups := queries.shape[1] // true[0].shape[1]) > 1:
         true, *own = [(k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)) for k, v in (true, *own)]

@@ -70,13 +70,13 @@ def _asked(
     sizes = {"scenes": setup.size(100 if many else 40, 2), "seed": SEED}
     limit = setup.size(200 if many else 100, 2)
     with one_thread(), street(setup, name, **sizes, limit=limit, words=words) as (questions, rows):
-        pair = _fitted(setup, load_pair(setup.pair, "one", fit=False))
+        pair = fitted(setup, load_pair(setup.pair, "one", fit=False))
         asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
         part, found = compared(asked, rows, setup)
         return {**sizes, **part}, found
 
 
-def _fitted(setup: Setup, pair: Pair, methods: Sequence[str] = (), known: Opening | None = None) -> Pair:
+def fitted(setup: Setup, pair: Pair, methods: Sequence[str] = (), known: Opening | None = None) -> Pair:
     """A pair with the budgets that its drafts are worth on this machine, which learns nothing: what each would learn of its own
     rounds differs by chance."""
     pair = pair if setup.quick else warm_up(pair, methods, known)
@@ -86,7 +86,7 @@ def _fitted(setup: Setup, pair: Pair, methods: Sequence[str] = (), known: Openin
 def _fitted_arms(setup: Setup, pairs: dict[str, Pair]) -> list[Arm]:
     """Arms of pairs with a head each, by name; what one shape costs is measured once."""
     known: Opening = {}
-    return [Arm(name, "eagle", _fitted(setup, pair, ("eagle",), known)) for name, pair in pairs.items()]
+    return [Arm(name, "eagle", fitted(setup, pair, ("eagle",), known)) for name, pair in pairs.items()]
 
 
 def table(setup: Setup) -> Iterator[Finding]:
@@ -218,13 +218,13 @@ def trees(setup: Setup) -> Iterator[Finding]:
     part, rows = _asked(setup, "trees", arms, (BASE,))
     part["methods"] = {name: {k: own[k] for k in ("identical", "tau", "tau_ci95")} for name, own in part["methods"].items()}
     part["against_chain"] = {
-        name: _fewer_rounds(rows[f"{name.rpartition(', ')[0]}, chain"], rows[name]) for name in part["methods"] if name != BASE
+        name: fewer_rounds(rows[f"{name.rpartition(', ')[0]}, chain"], rows[name]) for name in part["methods"] if name != BASE
     }
     part["ranks"] = {head: _trained(load_pair(setup.pair, "one", fit=False), head).rates}
     yield ("trees",), part
 
 
-def _fewer_rounds(others: list[Row], own: list[Row]) -> Found:
+def fewer_rounds(others: list[Row], own: list[Row]) -> Found:
     """How many rounds others take for one of ours, with its interval over recordings."""
     theirs, ours = ([row["speculation"]["rounds"] for row in rows] for rows in (others, own))
     interval = ratio_interval(theirs, ours, [row["recording"] for row in own])
@@ -323,5 +323,5 @@ def _one_after_the_other(setup: Setup, name: str, heads: Mapping[str, Path]) -> 
     part, rows = _asked(setup, name, arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     part["methods"] = {title: {key: own[key] for key in kept} for title, own in part["methods"].items()}
-    part["against_the_one_before"] = [{"from": a, "to": b, **_fewer_rounds(rows[a], rows[b])} for a, b in pairwise(heads)]
+    part["against_the_one_before"] = [{"from": a, "to": b, **fewer_rounds(rows[a], rows[b])} for a, b in pairwise(heads)]
     return part

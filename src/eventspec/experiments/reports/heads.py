@@ -82,6 +82,18 @@ AGES = {
     "identical": "{identical}",
 }
 
+LEARNING = {
+    "head": "{name}",
+    "tau, first half": "{tau_first+tau_first_ci95:.2f}",
+    "second half": "{tau_second+tau_second_ci95:.2f}",
+    "rounds of the head as it is / own, first half": "{fewer_first+fewer_first_ci95:.3f}",
+    "the same, second half": "{fewer_second+fewer_second_ci95:.3f}",
+    "updates": "{updates}",
+    "ms a job": "{job_ms:.0f}",
+    "kB kept": "{kept_kb:.0f}",
+    "identical": "{identical} of {n}",
+}
+
 
 def compared(results: Results) -> str:
     part = results["heads"]["table"]
@@ -191,6 +203,13 @@ def bound(results: Results) -> str:
     return f"{filled(text, part)}\n\n{table_of(rows, BOUND)}"
 
 
+def learning(results: Results) -> str:
+    """Heads in both halves of a stream, as they are, learning, and with wrong verdicts."""
+    part = results["heads"]["learning"]
+    usual = {**dict.fromkeys(("updates", "job_ms", "kept_kb")), "n": part["n"]}
+    return f"{filled(RUN, part)}.\n\n{table_of([{**usual, **row} for row in named(part['methods'])], LEARNING)}"
+
+
 def aged(part: Found) -> list[Found]:
     """Every age of a head."""
     return [row for row in named(part["methods"]) if row["name"] != BASE]
@@ -234,7 +253,14 @@ def charts(results: Results) -> Charts:
 
 
 PAGES: dict[str, dict[str, Block]] = {
-    "docs/heads.md": {"compared": compared, "reading": reading, "trained": trained, "branches": branches, "identity": identity},
+    "docs/heads.md": {
+        "compared": compared,
+        "reading": reading,
+        "trained": trained,
+        "branches": branches,
+        "identity": identity,
+        "learning": learning,
+    },
     "docs/results/trees.md": {"trees": trees, "ranks": ranks},
     "docs/results/bound.md": {"bound": bound},
     "docs/results/training.md": {"scaling": scaling, "amounts": amounts},

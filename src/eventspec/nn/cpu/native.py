@@ -184,6 +184,13 @@ class NativeHead:
         twin.reduction, twin.bias = _matrix(reduction, kept), _address(bias, kept)
         return NativeHead(twin, tuple(kept), self.named)
 
+    def with_down(self, down: Tensor) -> NativeHead:
+        """As `DraftKernel.with_down`."""
+        kept, twin = list[Any](self.kept), _Head.from_buffer_copy(self.weights)
+        layer = _Layer.from_buffer_copy(_Layer.from_address(self.weights.layers))
+        layer.down, twin.layers = _matrix(down, kept), ctypes.addressof(layer)
+        return NativeHead(twin, (*kept, layer), self.named)
+
     def grow(self, hidden: Tensor, growth: TreeGrowth, tables: list[Tensor], cache: KVCache) -> tuple[Tensor, Tensor, Tensor]:
         """As `DraftKernel.grow`."""
         functions, kept = library(), list[Any]()
