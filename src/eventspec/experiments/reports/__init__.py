@@ -68,10 +68,10 @@ def checkout(folder: Path) -> Path:
 
 def written(root: Path) -> dict[Path, str]:
     """Every file that the report writes, and its text. BadInput for missing results and pages without a place for a block."""
-    from eventspec.experiments.reports import alignment, deciding, heads, main_job, numerics
+    from eventspec.experiments.reports import alignment, deciding, documents, heads, main_job, numerics
 
     results, pages = Results(root), dict[str, dict[str, Block]]()
-    for part in (main_job, numerics, heads, alignment, deciding):
+    for part in (main_job, numerics, heads, alignment, deciding, documents):
         for page, blocks in part.PAGES.items():
             pages.setdefault(page, {}).update(blocks)
     files = {page: with_blocks(root / page, {name: made(results) for name, made in own.items()}) for page, own in pages.items()}
