@@ -57,6 +57,12 @@ def check_scale(scale: int, side: int) -> None:
         raise BadInput(f"packer scale {scale} does not divide the {side} x {side} patches of a frame: choose one of {fitting}")
 
 
+def check_squares(kind: str, size: int, side: int) -> None:
+    """BadInput for a compression of squares that are larger than a grid of `side` x `side` patches."""
+    if size > side:
+        raise BadInput(f"{kind}:{size} is more than a frame has: its grid is {side} x {side}, choose fewer")
+
+
 def check_risk(risk: float) -> float:
     """The risk itself, a share of wrong answers that is allowed; BadInput unless it lies between 0 and 1."""
     if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk < 1:

@@ -207,7 +207,7 @@ class Models:
             how = {**file.load, **self._how}
             check_loading(file.place("target"), how.get("dtype"), how.get("device"), how.get("drafter_device"))
         which, mapping = self._drafting(chosen)
-        parts = {name: [own] if (own := getattr(chosen, name)) else [] for name in ("head", "compress", "adapter")}
+        parts = {name: [] if (own := getattr(chosen, name)) is None else [own] for name in ("head", "compress", "adapter")}
         parts["drafter"] = [] if which is None else [f"{which}:{mapping}"]
         given = {name: [*own, *(also or {}).get(name, ())] for name, own in parts.items()}
         reads = None if chosen.adapter is None else next((one for one in methods if one in CHOICES["adapter"]), None)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from eventspec.compress.grid import Squares, grid_of
 from eventspec.compress.reductions import RANKED_BEHIND, Pooling, Pruning, attention_of_last
 from eventspec.core import BadInput, Media, Trace
+from eventspec.errors import check_squares
 from eventspec.models.prompt import FrameEncoder, Frames, Prompt, PromptEncoder
 from eventspec.nn import Llama
 from eventspec.nn.llama import packed_attention
@@ -35,8 +36,7 @@ class CompressedEncoder:
         self.reduce: nn.Module = (Pooling if kind == "pool" else Pruning)(size)
         if kind in ("grid", "max"):
             frame = rows_of_frame(inner)
-            if size > (side := grid_of(frame)[1]):
-                raise BadInput(f"{kind}:{size} is more than a frame has: its grid is {side} x {side}, choose fewer")
+            check_squares(kind, size, grid_of(frame)[1])
             self.reduce = (Squares if kind == "grid" else Features)(frame, size)
         self.reduce.eval()
 

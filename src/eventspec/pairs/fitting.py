@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventspec.align.deciding import FITTED, Decision
-from eventspec.errors import BadInput, check_known, check_scale
+from eventspec.errors import BadInput, check_known, check_scale, check_squares
 from eventspec.files import read_json
 from eventspec.machine import NO_SPREAD, SPREAD, unusable
 from eventspec.media import Modality, Window, check_senses
@@ -225,14 +225,21 @@ def _check_compression(spec: CompressionSpec, file: PairFile) -> None:
         raise BadInput("this needs a target of our own (Video-LLaVA, EventGPT or a bundled pair), transformers opens this one")
     if spec.kind == "packer":
         check_packer(spec.size, file.tables["packers"])
+    elif spec.kind in ("grid", "max") and (side := _grid(file)):
+        check_squares(spec.kind, spec.size, side)
 
 
 def check_packed(file: PairFile, scale: int) -> None:
     """BadInput for a packer of a scale that the grid of a pair's target does not have, as far as its config.json says it."""
+    if side := _grid(file):
+        check_scale(scale, side)
+
+
+def _grid(file: PairFile) -> int | None:
+    """Patches a side of what a pair's target sees, where its config.json says it."""
     seen = read_json(file.place("target") / "config.json").get("vision_config")
     image, patch = (seen.get(name) if isinstance(seen, dict) else None for name in ("image_size", "patch_size"))
-    if isinstance(image, int) and isinstance(patch, int) and patch > 0:
-        check_scale(scale, image // patch)
+    return image // patch if isinstance(image, int) and isinstance(patch, int) and patch > 0 else None
 
 
 def check_loading(target: Path, dtype: str | None, *devices: str | None) -> None:

@@ -179,7 +179,7 @@ class CompressionSpec:
     def parse(cls, text: str) -> CompressionSpec:
         """KIND:SIZE; BadInput for anything else."""
         kind, _, size = text.partition(":")
-        if not size.isdecimal() or len(size) > 6:
+        if not (size.isascii() and size.isdecimal()) or len(size) > 6:
             raise BadInput(f"compression '{text}' cannot be read: give KIND:SIZE, such as pool:3")
         check_known("compression", [kind], COMPRESSIONS)
         if not int(size):
