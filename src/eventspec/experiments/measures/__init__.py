@@ -48,6 +48,7 @@ EXPERIMENTS = {
     "heads": Experiment("every head with its controls", "heads", _by("heads", "table")),
     "heads-identity": Experiment("answers of every head and kind of tree", "heads", _by("heads", "identity")),
     "branches": Experiment("a head's compressor: its gate beside each branch", "heads", _by("heads", "branches")),
+    "compressed": Experiment("lossy targets, alone and with a head", "heads", _by("compressed", "measure")),
     "trees": Experiment("kinds of trees with as many nodes", "heads", _by("heads", "trees")),
     "bound": Experiment("decoding beside what tau allows", "heads", _by("heads", "bound")),
     "scaling": Experiment("one head at several ages", "heads", _by("heads", "scaling"), "checkpoints of a head, ascending"),

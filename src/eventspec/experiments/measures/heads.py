@@ -61,7 +61,7 @@ SEED = 9300
 Arms = Callable[[Pair], list[Arm]]
 
 
-def _asked(
+def asked(
     setup: Setup, name: str, arms: Arms, methods: Sequence[str], words: int = 0, many: bool = False
 ) -> tuple[Found, dict[str, list[Row]]]:
     """Questions whose right answers have at least so many words, in all arms, interleaved: the summary, and rows by arm. What
@@ -71,8 +71,8 @@ def _asked(
     limit = setup.size(200 if many else 100, 2)
     with one_thread(), street(setup, name, **sizes, limit=limit, words=words) as (questions, rows):
         pair = fitted(setup, load_pair(setup.pair, "one", fit=False))
-        asked = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
-        part, found = compared(asked, rows, setup)
+        comparison = Comparison(pair, questions, methods, others=arms(pair), look=len(methods) > 1)
+        part, found = compared(comparison, rows, setup)
         return {**sizes, **part}, found
 
 
@@ -83,7 +83,7 @@ def fitted(setup: Setup, pair: Pair, methods: Sequence[str] = (), known: Opening
     return replace(pair, methods={name: replace(method, learnt=None) for name, method in pair.methods.items()})
 
 
-def _fitted_arms(setup: Setup, pairs: dict[str, Pair]) -> list[Arm]:
+def fitted_arms(setup: Setup, pairs: dict[str, Pair]) -> list[Arm]:
     """Arms of pairs with a head each, by name; what one shape costs is measured once."""
     known: Opening = {}
     return [Arm(name, "eagle", fitted(setup, pair, ("eagle",), known)) for name, pair in pairs.items()]
@@ -99,9 +99,9 @@ def table(setup: Setup) -> Iterator[Finding]:
         names = setup.size(names, ["eagle"])
         made = {name: pair.with_head(name) for name in names}
         made |= {f"{name}:whole": _read_whole(made[name]) for name in READ if name in made}
-        return _fitted_arms(setup, made)
+        return fitted_arms(setup, made)
 
-    part, _ = _asked(setup, "heads", arms, (BASE, *BLIND))
+    part, _ = asked(setup, "heads", arms, (BASE, *BLIND))
     if "trained" in (before := setup.known_at(["table"])):
         part["trained"] = before["trained"]  # how long each head was trained is noted by hand
     yield ("table",), part
@@ -118,9 +118,9 @@ def branches(setup: Setup) -> Iterator[Finding]:
             for branch in BRANCHES:
                 with suppress(BadInput):  # another head's
                     made[f"{name}:{branch}"] = pair.with_head(f"{name}:{branch}")
-        return _fitted_arms(setup, made)
+        return fitted_arms(setup, made)
 
-    part, rows = _asked(setup, "branches", arms, (BASE,), many=True)
+    part, rows = asked(setup, "branches", arms, (BASE,), many=True)
     part["shares"] = {name: _shares(own) for name, own in rows.items() if name in GATED}
     yield ("branches",), part
 
@@ -215,7 +215,7 @@ def trees(setup: Setup) -> Iterator[Finding]:
                 found.append(Arm(f"{head}, {nodes} nodes, {kind}", "eagle", pair.with_method("eagle", method)))
         return found
 
-    part, rows = _asked(setup, "trees", arms, (BASE,))
+    part, rows = asked(setup, "trees", arms, (BASE,))
     part["methods"] = {name: {k: own[k] for k in ("identical", "tau", "tau_ci95")} for name, own in part["methods"].items()}
     part["against_chain"] = {
         name: fewer_rounds(rows[f"{name.rpartition(', ')[0]}, chain"], rows[name]) for name in part["methods"] if name != BASE
@@ -237,9 +237,9 @@ def bound(setup: Setup) -> Iterator[Finding]:
     takes a round, both in the run."""
 
     def arms(pair: Pair) -> list[Arm]:
-        return _fitted_arms(setup, {name: pair.with_head(name) for name in setup.size(BOUND, BOUND[:1])})
+        return fitted_arms(setup, {name: pair.with_head(name) for name in setup.size(BOUND, BOUND[:1])})
 
-    part, rows = _asked(setup, "bound", arms, (BASE,), words=25)
+    part, rows = asked(setup, "bound", arms, (BASE,), words=25)
     with one_thread():
         curve = _verify_curve(load_pair(setup.pair, "one", fit=False), setup.size(12, 1))
     long = {name: [r for r in own if r["usage"]["completion_tokens"] >= setup.size(LONG, 2)] for name, own in rows.items()}
@@ -320,7 +320,7 @@ def _one_after_the_other(setup: Setup, name: str, heads: Mapping[str, Path]) -> 
     def arms(pair: Pair) -> list[Arm]:
         return [Arm(title, "eagle", pair.with_head(str(path))) for title, path in heads.items()]
 
-    part, rows = _asked(setup, name, arms, (BASE,))
+    part, rows = asked(setup, name, arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     part["methods"] = {title: {key: own[key] for key in kept} for title, own in part["methods"].items()}
     part["against_the_one_before"] = [{"from": a, "to": b, **fewer_rounds(rows[a], rows[b])} for a, b in pairwise(heads)]

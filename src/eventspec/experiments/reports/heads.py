@@ -54,6 +54,14 @@ BRANCHES = {
     "chosen by the gate": "{chosen}",
     "identical": "{identical} of {n}",
 }
+FEWER = {
+    "target": "{name}",
+    "whole answer": "{speedup+speedup_ci95:.2f}",
+    "decode only": "{decode_speedup+decode_speedup_ci95:.2f}",
+    "tau": "{tau:.2f}",
+    "the whole target's answers": "{identical} of {n}",
+    "as without the head": "{as_alone}",
+}
 READING = {"head": "{name}", "as published": "{published}", "as it runs here": "{here:.1f}", "tau": "{kept:.1%}"}
 TREES = {
     "head": "{head}",
@@ -155,6 +163,13 @@ def branches(results: Results) -> str:
     return "\n\n".join(found)
 
 
+def fewer_rows(results: Results) -> str:
+    """Targets that read fewer visual rows, alone and with a head."""
+    part = results["heads"]["compressed"]
+    rows = [{"as_alone": None, **row, "n": part["n"]} for row in named(part["methods"])]
+    return f"{filled(RUN, part)}.\n\n{table_of(rows, FEWER)}"
+
+
 def grown(part: Found) -> list[Found]:
     """The arms of trees with as many nodes."""
     rows = []
@@ -254,6 +269,7 @@ def charts(results: Results) -> Charts:
 
 PAGES: dict[str, dict[str, Block]] = {
     "docs/heads.md": {
+        "fewer rows": fewer_rows,
         "compared": compared,
         "reading": reading,
         "trained": trained,
