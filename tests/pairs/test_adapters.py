@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ import torch
 from eventspec.align.adapters import ROLLED, Adapter, AdapterConfig, Output, Reads, width_to
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
-from eventspec.core import BadCheckpoint, BadInput, Trace
+from eventspec.core import BadCheckpoint, BadInput, Media, Trace
 from eventspec.drafters import LanguageDrafter, RespelledDrafter
-from eventspec.models.prompt import EventEncoder
+from eventspec.models.prompt import EventEncoder, Look
 from eventspec.models.session import LanguageContext
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA, PairFile
@@ -185,8 +187,30 @@ def test_what_the_target_has_seen_is_looked_at_from_the_second_question_on(
         after = drafter.encoder.encode(media, trace, "drafter")
         assert not torch.allclose(before, after) and trace.crossed == [seen.nbytes, after.nbytes]
         assert torch.equal(before, drafter.encoder.encode(media_of(recording), Trace(), "drafter")), "of another recording"
-        del context, seen
-        assert target.seen(media) is None, "nobody asks about it any more"
+        kept = weakref.ref(seen)
+        del context, seen, media, trace, drafter, made
+        gc.collect()
+        assert len(target._rows) == 0, "with the recording go its rows"
+        assert kept() is None
+
+
+@torch.inference_mode()
+def test_in_rounds_after_the_prefill_the_targets_rows_are_there(
+    adapters: Adapters, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a first question too; the control is its first draft, which is made before."""
+    looks, real = list[bool](), Look.rows
+
+    def rows(look: Look, media: Media, trace: Trace) -> torch.Tensor | None:
+        found = real(look, media, trace)
+        looks.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Look, "rows", rows)
+    with load_pair("nano", "one", fit=False) as made:
+        made = made.with_adapter(str(saved(adapters, "cached", "features", tmp_path / "mine"))).drafting("always")
+        generate(made, recording, QUESTIONS[1], "event-eagle", max_new_tokens=24)
+    assert not looks[0] and looks[-1]
 
 
 @torch.inference_mode()
@@ -197,12 +221,15 @@ def test_a_tower_adapter_goes_through_the_targets_own_projector(
     media, target = media_of(recording), adapters.target
     encoder = adapters.writing(adapter)
     rows = encoder.encode(media, Trace(), "drafter")
+    other = encoder.encode(media_of(Recording.open("example:davis")), Trace(), "drafter")
     assert rows.shape == (target.config.visual_tokens, target.config.language.hidden_size), "all its rows"
     contexts = (
         LanguageContext(encoder, rows),
         LanguageContext(adapters.frames, adapters.frames.encode(media, Trace(), "target")),
     )
-    written, own = adapters.comparing(adapter)(media, *contexts)
+    written, own = adapters.compared(media, *contexts)
+    theirs, _ = adapters.compared(media, LanguageContext(encoder, other), contexts[1])
+    assert not torch.allclose(written, theirs), "the control: what another clip's events gave"
     assert written.shape == own.shape == (target.config.visual_tokens, target.config.vision.hidden_size)
     assert torch.allclose(target.projector(written), rows, atol=1e-5)
     assert torch.allclose(target.projector(own), contexts[1].visual, atol=1e-4)

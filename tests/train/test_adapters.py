@@ -105,9 +105,12 @@ def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoke
         wanted = {kind: f"{kind} judged" if phase == "predictor" else kind for kind in KINDS[output]}
         said.append({kind: float(losses[name].detach()) for kind, name in wanted.items()})
         optimiser.step()
-        optimiser.zero_grad()
+        if len(said) < 6:
+            optimiser.zero_grad()
     for kind in KINDS[output]:
         assert said[-1][kind] < said[0][kind]
+    moved = [any(p.grad is not None for p in adapter.parameters()) for _, adapter in training.each()]
+    assert any(moved) == (phase != "predictor"), "the predictor alone learns: an adapter would teach its own label"
     for model, known in zip(frozen, before, strict=True):
         assert all(torch.equal(known[name], parameter) for name, parameter in model.named_parameters())
     assert ("causal next" in losses) == (phase in ("alignment", "joint") and output == "rows")
@@ -384,6 +387,7 @@ def test_unknown_kinds_and_phases_are_refused() -> None:
         (["cosine"], "last", "rows", ["acceptance"], "--loss is for phases alignment and joint"),
         ([], "first", "features", names.PHASES, "unknown reads 'first': choose from last, penultimate, levels"),
         ([], "levels", "tower", names.PHASES, "--reads chooses among layers of a language model"),
+        (["information"], "last", "rows", names.PHASES, "knows neither sign nor scale"),
         ([], "last", "features", ["joint"], "phase joint judges what stands in a prompt"),
     ):
         with pytest.raises(BadInput, match=why):

@@ -16,7 +16,15 @@ def test_stretches_begin_where_a_run_does_and_after_as_many_rows_as_are_drafted(
 
 def test_mutual_information_is_that_of_gaussians() -> None:
     generator = torch.Generator().manual_seed(0)
-    own, noise = (torch.randn(20000, 3, generator=generator) for _ in range(2))
-    known = 0.5 * float(torch.log(torch.tensor(1 + 0.8**2 / 0.6**2)))
-    assert float(adapting.information(0.8 * own + 0.6 * noise, own)) == pytest.approx(known, abs=0.02)
-    assert float(adapting.information(noise, own)) < 0.001, "the control: of what has nothing to do with it there is none"
+    own, noise = (torch.randn(2000, 10, 3, generator=generator) for _ in range(2))
+    counts, known = torch.ones(2000, 10, dtype=torch.bool), 0.5 * float(torch.log(torch.tensor(1 + 0.8**2 / 0.6**2)))
+    written = 0.8 * own + 0.6 * noise
+    assert float(adapting.information(written, own, counts)) == pytest.approx(known, abs=0.02)
+    assert float(adapting.information(3 - 7 * written, own, counts)) == pytest.approx(known, abs=0.02), "no sign, no scale"
+    assert float(adapting.information(noise, own, counts)) < 0.001, "the control: of noise there is none"
+    common = torch.arange(10.0)[None, :, None]
+    assert float(adapting.information(noise + common, own + common, counts)) < 0.001, "nor of what all have at a place"
+    counts[:, 1:] = False
+    assert float(adapting.information(written, own, counts)) == pytest.approx(known, abs=0.05), "of rows that count"
+    counts[1:] = False
+    assert float(adapting.information(written, own, counts)) == 0.0, "a single one tells nothing"

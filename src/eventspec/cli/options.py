@@ -143,12 +143,12 @@ class Chosen:
         if self.learned is not None:
             if not self.learn:
                 raise BadInput(f"--learned {self.learned}: nothing learns without --learn: give it as well")
-            check_empty(self.learned)
+            check_empty(self.learned.resolve())
 
     def keep(self, pair: Pair) -> None:
         """Write what was learned, where that was asked for."""
         if self.learned is not None:
-            pair.save_learned(self.learned)
+            typer.echo(f"note: {pair.save_learned(self.learned.resolve())}", err=True)
 
 
 @dataclass(frozen=True)

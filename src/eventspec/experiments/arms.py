@@ -134,8 +134,9 @@ def interleaved(
         found = {arm.name: row for arm in arms if (row := known(question, arm)) is not None}
         order = [arms[place] for place in rng.permutation(len(arms))]
         if len(found) < len(arms) and not warm:
-            for arm in arms:
-                ask(arm, recordings, question, sampling).result()
+            for arm in arms:  # a head that learns is not to learn from a question before it is asked it
+                own = replace(arm, pair=arm.pair.forgetful()) if arm.pair.learns else arm
+                ask(own, recordings, question, sampling).result()
             warm = True
         for arm in order:
             if arm.name in found:

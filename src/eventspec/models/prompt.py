@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from eventspec.core import BadInput, EventSlice, Media, Trace
 from eventspec.events.representations import bounded
@@ -241,12 +242,18 @@ class EventEncoder:
     crosses: bool = False
     projector: Callable[[Tensor], Tensor] | None = None
     look: Look | None = None
+    before: MutableMapping[Tensor, Tensor] = field(default_factory=WeakTensorKeyDictionary)
+    """What the projector made rows of."""
 
     def encode(self, media: Media, trace: Trace, lane: Lane) -> Tensor:
         events, beside = self._seen(media), () if self.look is None else (self.look.rows(media, trace),)
         visual = timed_vision(trace, lane, lambda: self.see(events, *beside))
         visual = crossing(visual, self.language.embed.weight, trace, lane) if self.crosses else visual
-        return visual if self.projector is None else self.projector(visual)
+        if self.projector is None:
+            return visual
+        rows = self.projector(visual)
+        self.before[rows] = visual
+        return rows
 
     def pixels(self, media: Media) -> Tensor:
         """What its tower reads of a recording, float [images, 3, S, S]; BadInput without events."""

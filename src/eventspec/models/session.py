@@ -3,10 +3,10 @@ that keeps the accepted path."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from weakref import WeakKeyDictionary, ref
+from functools import cached_property, partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class LanguageTarget(Target):
 
     def __init__(self, encoder: PromptEncoder, lossless: bool = True) -> None:
         self.encoder, self.language, self.lossless = encoder, encoder.language, lossless
-        self._contexts: WeakKeyDictionary[Media, ref[LanguageContext]] = WeakKeyDictionary()
+        self._rows: WeakKeyDictionary[Media, Tensor] = WeakKeyDictionary()
 
     @cached_property
     def limits(self) -> Limits:
@@ -55,14 +55,13 @@ class LanguageTarget(Target):
         return Limits(config.vocab_size, config.num_hidden_layers, True, rounding_of(self.language), batches=True)
 
     def encode(self, media: Media, trace: Trace) -> LanguageContext:
-        made = LanguageContext(self.encoder, self.encoder.encode(media, trace, "target"))
-        self._contexts[media] = ref(made)
-        return made
+        rows = self.encoder.encode(media, trace, "target")
+        return LanguageContext(self.encoder, rows, partial(self._rows.__setitem__, media))
 
     def seen(self, media: Media) -> Tensor | None:
-        """The visual rows of a recording that was encoded, as long as anyone asks about it; from any thread."""
-        context = found() if (found := self._contexts.get(media)) is not None else None
-        return None if context is None or not len(context.visual) else context.visual
+        """The visual rows of a recording that was encoded, as long as its `Media` lives; from any thread."""
+        rows = self._rows.get(media)
+        return None if rows is None or not len(rows) else rows
 
     def score(self, batch: Sequence[tuple[TargetSession, Proposal]]) -> list[Scores]:
         if len(batch) == 1:
@@ -140,9 +139,10 @@ def _first(parts: list[Tensor], rows: int) -> Tensor:
 class LanguageContext:
     """As `core.Context`: a recording's visual rows, and the prefix of the prompts about it."""
 
-    def __init__(self, encoder: PromptEncoder, visual: Tensor) -> None:
+    def __init__(self, encoder: PromptEncoder, visual: Tensor, tell: Callable[[Tensor], None] = lambda visual: None) -> None:
         self.encoder, self.language, self.visual, self.prefix = encoder, encoder.language, visual, Prefix(encoder.language)
-        self._whole = False
+        self._whole, self._tell = False, tell  # who else looks at its rows, now and whenever there are more
+        tell(visual)
 
     def keep_outputs(self) -> None:
         """As `core.Context.keep_outputs`: what the last layer gives for a prompt's rows, so that a head that comes later need
@@ -151,6 +151,7 @@ class LanguageContext:
 
     def extend(self, frames: Frames, trace: Trace) -> None:
         self.visual = timed_vision(trace, "target", lambda: self.encoder.extend(self.visual, frames))
+        self._tell(self.visual)
 
     def prompt_ids(self, question: str) -> list[int]:
         """As `core.Context.prompt_ids`: of the models that transformers has too."""

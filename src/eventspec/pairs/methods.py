@@ -192,7 +192,7 @@ def aligned(parts: Parts, name: str | None = None) -> Method | None:
     """The target's own language model on adapted event rows, ahead only: after the prefill its step costs what the target's
     own does. `name` of an adapter or its folder, by default the pair's first; None where there is none. BadInput and
     BadCheckpoint, one line each."""
-    if parts.adapters is None or (which := name or parts.adapters.usual("rows")) is None:
+    if parts.adapters is None or (which := name or parts.adapters.usual(*PROMPTED)) is None:
         return None
     lookahead = None if parts.prior is None else parts.prior.sure_of
     encoder = parts.adapters.encoder(which, parts.language_target.seen)
@@ -234,7 +234,7 @@ def skip_encode(
     adapter, a risk or a rule that was asked for and cannot be had: who does not ask, and uses other methods, is not kept from
     it by a calibration that cannot be read."""
     adapters, allowed, asked = parts.adapters, USUAL_RISK if risk is None else risk, (name, risk, decision) != (None,) * 3
-    if adapters is None or (which := name or adapters.usual("rows")) is None:
+    if adapters is None or (which := name or adapters.usual(*PROMPTED)) is None:
         return None
     rule, calibrated = decision or Decision(USUAL_RULE), None
     try:
@@ -279,10 +279,9 @@ def substitute_of(parts: Parts, name: str) -> Substitute:
     if parts.adapters is None:
         raise BadInput("adapters are for a pair of ours, see `eventspec train adapter`")
     adapters, prior = parts.adapters, parts.prior
-    adapter = adapters.loaded(name, *PROMPTED)
-    target, plain = LanguageTarget(adapters.writing(adapter), lossless=False), Sampling(max_new_tokens=LONGEST)
+    target, plain = LanguageTarget(adapters.encoder(name), lossless=False), Sampling(max_new_tokens=LONGEST)
     made = Substitute(target, lambda question, answer: 0.0, parts.tokens.sampling(plain))
-    made = replace(made, devices=adapters.devices, compare=adapters.comparing(adapter))
+    made = replace(made, devices=adapters.devices, compare=adapters.compared)
     if prior is None:
         return made
     return replace(made, blind=prior.log_probability, drafts=Drafts.by(PriorDrafter(prior, parts.tokens.eos_id)))

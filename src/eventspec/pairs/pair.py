@@ -18,7 +18,7 @@ from eventspec.core import HOPELESS, BadCheckpoint, BadInput, Constraint, Drafte
 from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, GUESSED, DraftPolicy
-from eventspec.errors import check_known, check_risk
+from eventspec.errors import check_known, check_risk, several
 from eventspec.files import check_empty
 from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
@@ -254,19 +254,27 @@ class Pair:
         `drafters.heads.learning`. BadInput unless each of `methods` that could have one has."""
         return replace(self, methods=learning(self.methods, methods))
 
+    @property
+    def learns(self) -> bool:
+        """Whether a head does."""
+        return bool(learning_heads(self.methods.values()))
+
     def learn_from(self, request: Request, method: Method) -> None:
         """An answer by a method has ended: its heads that learn do so, on the drafter's lane."""
         for head in learning_heads([method]):
             head.answered(request, partial(self.workers.start, "drafter", serving=head))
 
-    def save_learned(self, folder: Path) -> None:
-        """Write the head that learned from most answers: a folder that `with_head` takes. BadInput where none learns, and for a
-        folder that is not empty."""
+    def save_learned(self, folder: Path) -> str:
+        """Write the head that learned from most answers, as a folder that `with_head` takes; which one it is, in a sentence.
+        BadInput where none learns, and for a folder that is not empty."""
         check_empty(folder)
         heads = learning_heads(self.methods.values())
         if not heads:
             raise BadInput(f"no head of pair {self.name} learns: make it one `with_learning`")
-        max(heads, key=lambda head: head.updates).save(folder, self.parts.ends)
+        best = max(heads, key=lambda head: head.updates)
+        best.save(folder, self.parts.ends)
+        unlike = "" if best.gain > 0 else ", and drafts as it did at first: what it learned foretells no answer better"
+        return f"{folder} holds head {best.name}, which learned from {several(best.updates, 'answer')}{unlike}"
 
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from eventspec.align.acceptance import Calibrated
 from eventspec.align.adapters import KINDS, PROMPTED, ROLLED, Adapter, AdapterConfig, Output, by_frame, laid_out, pooled_layers
 from eventspec.align.deciding import FEATURES, FITTED, USUAL_RULE
-from eventspec.align.substitute import Compare
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput, Context, EventSlice, Media, Trace
 from eventspec.drafters.language_model import Scored
@@ -63,9 +62,11 @@ class Adapters:
         """Where the target and the event model compute."""
         return str(self.target.projector.linear_1.weight.device), str(self.drafter.projector.linear_1.weight.device)
 
-    def usual(self, output: Output) -> str | None:
-        """The name of the one with an output that is used unless another is named. BadCheckpoint for a damaged one."""
-        return next((name for name in self.folders if self.config(name).output == output), None)
+    def usual(self, *outputs: Output) -> str | None:
+        """The name of the one that is used unless another is named, with the first of some outputs that there is. BadCheckpoint
+        for a damaged one."""
+        found = [(output, name) for output in outputs for name in self.folders if self.config(name).output == output]
+        return found[0][1] if found else None
 
     def config(self, name: str) -> AdapterConfig:
         """What an adapter reads and writes. BadInput and BadCheckpoint, one line each."""
@@ -113,7 +114,10 @@ class Adapters:
             return projected(lambda last: adapter(layers, own)[0], layers[-1])
 
         def see_frames(events: EventSlice) -> Tensor:
-            return self._as_tower(adapter, vision.pixels(events)).flatten(0, 1)
+            layers, tokens = drafter.tower.outputs(vision.pixels(events), config.layers), self.target.config.vision.tokens
+            frames = [by_frame(layer, drafter.config.images, self.frames.frames, tokens) for layer in layers]
+            written: Tensor = adapter(frames).flatten(0, 1)
+            return written
 
         made = EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
         if config.output == "tower":
@@ -123,32 +127,18 @@ class Adapters:
     def _look(self, config: AdapterConfig, seen: Encoded | None) -> Look | None:
         return Look(seen, self.drafter.projector.linear_1.weight) if seen is not None and KINDS[config.kind].looks else None
 
-    def _as_tower(self, adapter: Adapter, pixels: Tensor) -> Tensor:
-        """What an adapter to the tower's features writes of event pictures, [frames, tokens, C]."""
-        own, target = self.drafter.config, self.target.config
-        layers = self.drafter.tower.outputs(pixels, adapter.config.layers)
-        frames = [by_frame(layer, own.images, self.frames.frames, target.vision.tokens) for layer in layers]
-        made: Tensor = adapter(frames)
-        return made
-
-    def comparing(self, adapter: Adapter) -> Compare:
-        """What gives what an adapter wrote of a recording's events and the target's own at the same places, [T, D] each: of
-        visual rows, or of the tower's features before the projector. BadInput without frames."""
-
-        def compared(media: Media, adapted: Context, own: Context) -> tuple[Tensor, Tensor]:
-            assert isinstance(adapted, LanguageContext) and isinstance(own, LanguageContext)  # a target of ours
-            if not len(own.visual):
-                raise BadInput("the recording has no frames in this window: a rule that compares features needs the target's")
-            if adapter.config.output == "rows":
-                rows = own.visual.unflatten(0, (1, -1, self.target.config.vision.tokens))
-                return adapted.visual, laid_out(rows, self.drafter.config)[0]
-            # No context keeps what was before its projector: the towers look again, which costs what a decision saves.
-            theirs = self.target.tower(self.frames.pixels(media), self.target.config.vision_layer)
-            written = self._as_tower(adapter, self.events.pixels(media))
-            places = uniform_indices(len(written), len(theirs))
-            return written[places].to(theirs).flatten(0, 1), theirs.flatten(0, 1)
-
-        return compared
+    def compared(self, media: Media, adapted: Context, own: Context) -> tuple[Tensor, Tensor]:
+        """What an adapter wrote of events and the target's own of a recording at the same places, [T, D] each: visual rows, or
+        the tower's features before the projector, for which the target's tower looks once more. BadInput without frames."""
+        assert isinstance(adapted, LanguageContext) and isinstance(own, LanguageContext)  # a target of ours
+        if not len(own.visual):
+            raise BadInput("the recording has no frames in this window: a rule that compares features needs the target's own")
+        tokens, encoder = self.target.config.vision.tokens, adapted.encoder
+        if not isinstance(encoder, EventEncoder) or encoder.projector is None:
+            return adapted.visual, laid_out(own.visual.unflatten(0, (1, -1, tokens)), self.drafter.config)[0]
+        theirs = self.target.tower(self.frames.pixels(media), self.target.config.vision_layer)
+        written = encoder.before[adapted.visual].unflatten(0, (-1, tokens))
+        return written[uniform_indices(len(written), len(theirs))].flatten(0, 1), theirs.flatten(0, 1)
 
     def scored(self, name: str, seen: Encoded | None = None) -> Scored:
         """Tokens after what the event model's language model computes, named by the target's own head through an adapter to

@@ -209,7 +209,7 @@ def export(
             shutil.rmtree(made.folder / "adapters" / kind, ignore_errors=True)
             save_adapter(adapter.cpu(), made.folder / "adapters" / kind, drafter, target)
         there = {**made.tables["adapters"], **{kind: f"adapters/{kind}" for kind in adapters}}
-        best = sorted(sorted(there), key=lambda name: (name == CONTROL, -figures.get(name, {}).get("leading", 0.0)))
+        best = sorted(sorted(there), key=lambda name: (name.endswith(CONTROL), -figures.get(name, {}).get("leading", 0.0)))
         made.with_table("adapters", {kind: there[kind] for kind in best}).write()
     return out / "pair"
 

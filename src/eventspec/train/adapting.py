@@ -100,17 +100,19 @@ class AdapterTraining(nn.Module):
                 wanted = self.wanted(self.clips, index, branches) if phase in ("alignment", "joint") else None
             for name, adapter in self.each():
                 written = self.written(adapter, inputs, branches, looking and KINDS[adapter.config.kind].looks)
+                written = written.detach() if phase == "predictor" else written
                 if wanted is not None:
                     near = aligned(name, written, *wanted, alike=self.alike)
-                    if adapter.next is not None:
-                        hidden = adapter.hidden([inputs[number] for number in adapter.config.layers])
-                        near[f"{name} next"] = 0.5 * foreseen_error(adapter.next(hidden), wanted[0])
+                    hidden = adapter.hidden([inputs[number] for number in adapter.config.layers]) if adapter.next else None
+                    if hidden is not None and (foreseen := adapter.predict_next(hidden)) is not None:
+                        near[f"{name} next"] = 0.5 * foreseen_error(foreseen, wanted[0])
                     if phase == "alignment":
                         parts |= near
                         continue
                     parts[f"{name} apart"] = ALIGN * near.pop(name)
                     parts |= near
-                said = self.said(written, branches)
+                with torch.set_grad_enabled(phase != "predictor"):  # where the predictor alone learns, of what there is
+                    said = self.said(written, branches)
                 right = torch.stack([part.all() for part in said.right()])
                 if phase != "predictor":
                     parts |= {name: said.teacher_loss(), f"_{name}_accuracy": said.accuracy()}
@@ -333,7 +335,7 @@ def aligned(name: str, written: Tensor, wanted: Tensor, counts: Tensor, alike: C
         "squared": lambda: F.mse_loss(rows[counts], own) / spread,
         "cosine": lambda: 1 - near,
         "contrast": lambda: contrast(rows, wanted, counts) if counts.all() else contrast_rows(rows[counts], own),
-        "information": lambda: -information(rows[counts], own),
+        "information": lambda: -information(rows, wanted, counts),
     }
     apart = sum((LOSSES[loss] * made() for loss, made in losses.items() if loss in alike), torch.zeros((), device=rows.device))
     return {name: apart, f"_{name}_cosine": near.detach()}
@@ -352,11 +354,14 @@ def contrast_rows(rows: Tensor, own: Tensor) -> Tensor:
     return F.cross_entropy(near, torch.arange(len(drawn), device=rows.device))
 
 
-def information(rows: Tensor, own: Tensor) -> Tensor:
-    """Mutual information in nats a channel between what was written and what is wanted, [N, D] each, of Gaussian channels that
-    tell nothing of each other: -log(1 - r^2) / 2 of each channel's correlation r (VISTA, 2505.10917, asks for an objective of
-    this kind; it is its own)."""
-    one, two = ((part - part.mean(0)) / part.std(0).clamp_min(1e-6) for part in (rows, own))
+def information(rows: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:
+    """Mutual information in nats a channel between what was written and what is wanted, [B, T, D] each, where it counts, bool
+    [B, T]; of Gaussian channels that tell nothing of each other: -log(1 - r^2) / 2 of each channel's correlation r. Where every
+    row counts, what all recordings have in common at a place is none. It knows neither sign nor scale. The aim is that of VISTA
+    (2505.10917), the estimate is not."""
+    whole = bool(counts.all()) and len(rows) > 1
+    one, two = (part - part.mean(0) if whole else part[counts] - part[counts].mean(0) for part in (rows, wanted))
+    one, two = (part.flatten(0, -2) / part.flatten(0, -2).std(0, correction=0).clamp_min(1e-6) for part in (one, two))
     return -0.5 * torch.log1p(-(one * two).mean(0).square().clamp_max(0.9999)).mean()
 
 

@@ -127,6 +127,8 @@ def check_adapting(losses: Iterable[str], reads: str, output: str, phases: Colle
     if wanted and not {"alignment", "joint"} & set(phases):
         mend = "leave it out" if CALIBRATION in phases else "add --phase alignment"
         raise BadInput(f"--loss is for phases alignment and joint, which are left out: {mend}")
+    if set(wanted) == {"information"}:
+        raise BadInput("loss information knows neither sign nor scale: give squared or cosine beside it")
     return tuple(name for name in LOSSES if name in wanted)
 
 

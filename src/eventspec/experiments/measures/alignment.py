@@ -19,7 +19,8 @@ from eventspec.align.adapters import KINDS as KINDS_OF
 from eventspec.align.substitute import FEATURES, LONGEST, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
-from eventspec.drafters import TextPrior
+from eventspec.core import BadInput
+from eventspec.drafters import RespelledDrafter, TextPrior
 from eventspec.experiments.arms import Arm
 from eventspec.experiments.compare import Comparison, environment, in_contexts
 from eventspec.experiments.figures import Row
@@ -28,7 +29,7 @@ from eventspec.experiments.names import BASE, BLIND, CONTEXTS, with_events
 from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.files import read_json
 from eventspec.pairs import Pair, load_pair, warm_up
-from eventspec.pairs.methods import drafting_by
+from eventspec.pairs.methods import drafted_by_events, drafting_by
 from eventspec.pairs.names import HYBRID, SKIP
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import inspect_adapter
@@ -97,9 +98,18 @@ def adapters(setup: Setup) -> Iterator[Finding]:
                 events = CONTROLLED if CONTROL not in name else CONTROLLED[:1]
                 arms += [Arm(with_events(title, kind), method, own, kind) for kind in events]
                 if KINDS_OF[inspect_adapter(places[name])[0].kind].looks:
-                    arms += in_contexts([Arm(title, method, own), Arm(method, method, pair)], [CONTEXTS[1]])
-        known = {arm.name: arm for arm in arms}  # today's method stands once
-        chosen = list(known.values())
+                    warm = [(with_events(title, kind), own, kind) for kind in CONTROLLED] + [(method, pair, "real")]
+                    arms += in_contexts([Arm(one, method, made, kind) for one, made, kind in warm], [CONTEXTS[1]])
+        between, spaces = pair.parts.adapters, pair.parts.tokens
+        assert between is not None
+        if (usual := between.usual("features")) is not None:  # `autoregressive` drafts chains: today's does so too
+            chain = RespelledDrafter("event-eagle", between.events, spaces, between.other_ids, between.scored(usual))
+            own = pair.with_method("event-eagle", drafted_by_events(pair.parts, chain))
+            arms.append(Arm("event-eagle, as a chain", "event-eagle", own))
+        names = [arm.name for arm in arms if arm.context == CONTEXTS[0]]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise BadInput(f"two trainings made {min(twice)}: give one of them")
+        chosen = list({arm.name: arm for arm in arms}.values())  # today's method stands once
         part, rows = compared(Comparison(pair, asked, methods, events=CONTROLLED, others=chosen, look=False), path, setup)
         by_question = {name: {row["question_id"]: row for row in own} for name, own in rows.items()}
         yield ("adapters",), {**part, "ahead": _ahead(by_question, pair.parts.prior)}

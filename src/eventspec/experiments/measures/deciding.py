@@ -8,7 +8,6 @@ with nearly the same events have the same answers. `timed`: answers by every rul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,24 +63,20 @@ def measure(setup: Setup) -> Iterator[Finding]:
         others = {"before training": before, "least squares": fitted(adapters, setup.size(LEARNED, 2))}
         made = {name: LanguageTarget(adapters.writing(one), lossless=False) for name, one in others.items()}
         models = {"trained": target.substitute.aligned, **made}
-        known_by = dict.fromkeys(models, target.substitute)
         if (tower := adapters.usual("tower")) is not None:
-            adapter = adapters.loaded(tower, "tower")
-            models[tower] = LanguageTarget(adapters.writing(adapter), lossless=False)
-            known_by[tower] = replace(target.substitute, compare=adapters.comparing(adapter))
+            models[tower] = LanguageTarget(adapters.encoder(tower), lossless=False)
         rows, seen, scenes = list[Found](), list[Found](), setup.size(24, 3)
         other = media_of(scene(SEED, scenes - 1)[0])
         for index in range(scenes):
             recording, asked = scene(SEED, index)
-            media = media_of(recording)
+            media, substitute = media_of(recording), target.substitute
             read = {name: own.encode(media, Trace()) for name, own in models.items()}
             another = {f"{name}, another clip's events": name for name in models if name in CONTROLLED or name == tower}
             read |= {title: models[name].encode(other, Trace()) for title, name in another.items()}
-            by = known_by | {title: known_by[name] for title, name in another.items()}
             own, answers = target.target.encode(media, Trace()), dict[str, list[int]]()
             for qa in asked:
                 answers[qa.question] = generate(pair, recording, qa.question, "prior", max_new_tokens=LONGEST).token_ids
-                evidence = {name: Known.of(by[name], media, qa.question, one, own) for name, one in read.items()}
+                evidence = {name: Known.of(substitute, media, qa.question, one, own) for name, one in read.items()}
                 rows.append({"scene": index, "kind": qa.kind, **judged(evidence, answers[qa.question])})
             adapted = read["trained"]
             assert isinstance(adapted, LanguageContext)
