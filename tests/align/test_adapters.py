@@ -166,13 +166,20 @@ def test_features_are_those_of_several_layers_where_that_is_asked_for() -> None:
 def test_a_cached_kind_looks_at_rows_of_the_target_where_they_are_there() -> None:
     adapter = adapter_of("cached")
     layers, seen = layers_of(adapter), torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(3))
-    alone, beside = adapter(layers), adapter(layers, seen)
-    assert not torch.allclose(alone, beside, atol=1e-3)
-    assert torch.allclose(beside[1:], adapter([layer[1:] for layer in layers], seen[1:]), atol=1e-5), "recordings do not meet"
-    assert torch.allclose(beside, adapter(layers, seen.flip(1)), atol=1e-4), "rows of the target have no order of their own"
-    assert torch.allclose(beside[0], adapter([layer[0] for layer in layers], seen[0]), atol=1e-5), "one recording alone"
+
+    def beside(rows: torch.Tensor) -> torch.Tensor:
+        return adapter(layers, adapter.look(rows))
+
+    found = beside(seen)
+    assert not torch.allclose(adapter(layers), found, atol=1e-3)
+    second = adapter([layer[1:] for layer in layers], adapter.look(seen[1:]))
+    assert torch.allclose(found[1:], second, atol=1e-5), "recordings do not meet"
+    assert torch.allclose(found, beside(seen.flip(1)), atol=1e-4), "rows of the target have no order of their own"
+    one = adapter([layer[0] for layer in layers], adapter.look(seen[0]))
+    assert torch.allclose(found[0], one, atol=1e-5), "one recording alone"
     learned = adapter_of("cross")
-    assert torch.equal(learned(layers), learned(layers, seen)), "the control: a learned bank sees nothing of the target"
+    same = learned(layers, learned.look(seen))
+    assert torch.equal(learned(layers), same), "the control: a learned bank sees nothing of the target"
 
 
 def test_features_follow_each_other_through_the_fusion() -> None:

@@ -111,6 +111,21 @@ def test_a_matrix_that_is_replaced_in_machine_code_drafts_as_one_that_was_there_
     assert not torch.equal(grown[0][2], grown[2][2])
 
 
+def test_an_answer_is_there_whatever_fails_in_learning_from_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(session: LearningDraft) -> None:
+        raise MemoryError("none left for a copy")
+
+    made, recording = pair.with_learning(["eagle"]), scene(978, 0)[0]
+    wanted = generate(pair, recording, QUESTIONS[0], "autoregressive", max_new_tokens=24).token_ids
+    monkeypatch.setattr(LearningDraft, "leave_cache", full)
+    assert generate(made, recording, QUESTIONS[0], "eagle", max_new_tokens=24).token_ids == wanted
+    monkeypatch.undo()
+    found = generate(made, recording, QUESTIONS[0], "eagle", max_new_tokens=24)
+    made.workers.drain()
+    assert found.token_ids == wanted and any("MemoryError: none left for a copy" in note for note in found.trace.notes)
+    assert (learner(made, "eagle").refused, learner(made, "eagle").updates) == (1, 1)
+
+
 def test_methods_that_share_a_head_learn_once_and_copies_begin_anew(pair: Pair) -> None:
     made = pair.with_learning(["eagle", "specvlm", "hybrid", "auto"])
     heads = {name: learner(made, name) for name in ("eagle", "specvlm", "hybrid", "hybrid-blind")}

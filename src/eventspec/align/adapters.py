@@ -48,6 +48,10 @@ LAST_LAYERS = 3
 """Of the tower, that `fused` reads."""
 
 
+Looked = tuple[Tensor, Tensor]
+"""Keys and values [..., M, HEADS, D / HEADS] of what rows look at."""
+
+
 class Residual(nn.Module):
     """[..., D] -> [..., D]: what a normed MLP through `inner` channels finds is added."""
 
@@ -92,12 +96,18 @@ class Crossing(nn.Module):
         self.out = Linear(width, width)
         self.mlp = Residual(width, inner)
 
-    def forward(self, rows: Tensor, seen: Tensor | None = None) -> Tensor:
-        queries = self.query(self.norm(rows)).unflatten(-1, (HEADS, -1))
-        looked = self.bank.to(rows.dtype)
+    def looked(self, seen: Tensor | None = None) -> Looked:
+        """What rows look at: the bank, and what the target has seen, [..., M, D]."""
+        rows: Tensor = self.bank
         if self.look is not None and seen is not None:
-            looked = torch.cat((looked.expand(*seen.shape[:-2], -1, -1), self.look(seen)), -2)
-        keys, values = self.keys_values(looked).unflatten(-1, (2, HEADS, -1)).unbind(-3)
+            own = self.look(seen)
+            rows = torch.cat((rows.to(own.dtype).expand(*own.shape[:-2], -1, -1), own), -2)
+        keys, values = self.keys_values(rows).unflatten(-1, (2, HEADS, -1)).unbind(-3)
+        return keys, values
+
+    def forward(self, rows: Tensor, looked: Looked | None = None) -> Tensor:
+        queries = self.query(self.norm(rows)).unflatten(-1, (HEADS, -1))
+        keys, values = looked or self.looked()
         near = torch.einsum("...thd,...mhd->...thm", queries, keys) / queries.shape[-1] ** 0.5
         found = torch.einsum("...thm,...mhd->...thd", near.softmax(-1), values)
         added: Tensor = self.mlp(rows + self.out(found.flatten(-2)))
@@ -223,8 +233,8 @@ def width_to(target: VideoLlavaConfig, output: Output) -> int:
 
 
 class Adapter(nn.Module):
-    """Inputs [B, T, C] each (to features also [T, C]) -> what the target computes there, [B, T, D]. `seen`: visual rows
-    [B, M, D] of the target (or [M, D]), for a kind that looks at them."""
+    """Inputs [B, T, C] each (to features also [T, C]) -> what the target computes there, [B, T, D]. `looked`: what a kind that
+    looks at visual rows of the target makes of them, see `look`."""
 
     def __init__(self, config: AdapterConfig) -> None:
         super().__init__()
@@ -239,8 +249,12 @@ class Adapter(nn.Module):
         self.next = Linear(config.width, config.width) if kind.foresees else None
         self.fusion = Linear(2 * config.width, config.width) if kind.rolls else None
 
-    def forward(self, layers: Sequence[Tensor], seen: Tensor | None = None) -> Tensor:
-        return self.project(self.hidden(layers, seen))
+    def forward(self, layers: Sequence[Tensor], looked: Sequence[Looked] = ()) -> Tensor:
+        return self.project(self.hidden(layers, looked))
+
+    def look(self, seen: Tensor) -> list[Looked]:
+        """Of visual rows of the target, [B, M, D] (or [M, D]), what every block looks at: the same for all that is written."""
+        return [block.looked(seen) for block in self.blocks if isinstance(block, Crossing)]
 
     def rolled(self, layers: Sequence[Tensor], count: int) -> list[Tensor]:
         """Features of so many tokens after each row, [B, T, D] each: the first is the adapted one, each next one is joined
@@ -250,15 +264,15 @@ class Adapter(nn.Module):
             found.append(self.fusion(torch.cat((found[0], found[-1]), -1)))
         return found
 
-    def hidden(self, layers: Sequence[Tensor], seen: Tensor | None = None) -> Tensor:
+    def hidden(self, layers: Sequence[Tensor], looked: Sequence[Looked] = ()) -> Tensor:
         """Rows before the last product, [B, T, D]."""
         entered: list[Tensor] = [e(norm(layer)) for e, norm, layer in zip(self.enter, self.norms, layers, strict=True)]
         rows = entered[0]
         if self.gate is not None:
             shares = self.gate(torch.cat(entered, -1)).unflatten(-1, (len(entered), -1)).softmax(-2)
             rows = (shares * torch.stack(entered, -2)).sum(-2)
-        for block in self.blocks:
-            rows = block(rows, seen) if isinstance(block, Crossing) else block(rows)
+        for place, block in enumerate(self.blocks):
+            rows = block(rows, looked[place]) if looked else block(rows)
         return rows
 
     def project(self, hidden: Tensor) -> Tensor:

@@ -105,18 +105,19 @@ def crossing(rows: Tensor, like: Tensor, trace: Trace, lane: Lane) -> Tensor:
 @dataclass(eq=False)
 class Look:
     """What the target has `seen` of a recording, its visual rows [T, D] where they are there, as another model reads them, of
-    which `like` is a weight. Those of the latest recording are kept."""
+    which `like` is a weight, and what that makes of them by `read`. That of the latest recording is kept."""
 
     seen: Callable[[Media], Tensor | None]
     like: Tensor
-    _latest: tuple[Tensor, Tensor] | None = None
+    read: Callable[[Tensor], Any]
+    _latest: tuple[Tensor, Any] | None = None
 
-    def rows(self, media: Media, trace: Trace) -> Tensor | None:
-        """The rows, if they are there."""
+    def rows(self, media: Media, trace: Trace) -> Any:
+        """What was made of the rows, None where they are not there."""
         if (seen := self.seen(media)) is None:
             return None
         if self._latest is None or self._latest[0] is not seen:
-            self._latest = seen, crossing(seen, self.like, trace, "drafter")
+            self._latest = seen, self.read(crossing(seen, self.like, trace, "drafter"))
         return self._latest[1]
 
 

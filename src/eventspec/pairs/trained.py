@@ -14,7 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from eventspec.align.acceptance import Calibrated
-from eventspec.align.adapters import KINDS, PROMPTED, ROLLED, Adapter, AdapterConfig, Output, by_frame, laid_out, pooled_layers
+from eventspec.align.adapters import (
+    KINDS,
+    PROMPTED,
+    ROLLED,
+    Adapter,
+    AdapterConfig,
+    Looked,
+    Output,
+    by_frame,
+    laid_out,
+    pooled_layers,
+)
 from eventspec.align.deciding import FEATURES, FITTED, USUAL_RULE
 from eventspec.compress.packer import Packer, PackerConfig, packed_rows
 from eventspec.core import BadCheckpoint, BadInput, Context, EventSlice, Media, Trace
@@ -109,9 +120,9 @@ class Adapters:
         drafter, vision, config = self.drafter, self.events.vision, adapter.config
         assert vision is not None  # `whole` looked
 
-        def see(events: EventSlice, own: Tensor | None = None) -> Tensor:
+        def see(events: EventSlice, looked: list[Looked] | None = None) -> Tensor:
             layers = pooled_layers(drafter, vision.pixels(events), config.layers)
-            return projected(lambda last: adapter(layers, own)[0], layers[-1])
+            return projected(lambda last: adapter(layers, looked or ())[0], layers[-1])
 
         def see_frames(events: EventSlice) -> Tensor:
             layers, tokens = drafter.tower.outputs(vision.pixels(events), config.layers), self.target.config.vision.tokens
@@ -122,10 +133,11 @@ class Adapters:
         made = EventEncoder(self.target.language, self.frames.text, see, "the target on adapted events", crosses=True)
         if config.output == "tower":
             return replace(made, see=see_frames, projector=self.target.projector)
-        return replace(made, look=self._look(config, seen))
+        return replace(made, look=self._look(adapter, seen))
 
-    def _look(self, config: AdapterConfig, seen: Encoded | None) -> Look | None:
-        return Look(seen, self.drafter.projector.linear_1.weight) if seen is not None and KINDS[config.kind].looks else None
+    def _look(self, adapter: Adapter, seen: Encoded | None) -> Look | None:
+        looks, like = KINDS[adapter.config.kind].looks, self.drafter.projector.linear_1.weight
+        return Look(seen, like, adapter.look) if seen is not None and looks else None
 
     def compared(self, media: Media, adapted: Context, own: Context) -> tuple[Tensor, Tensor]:
         """What an adapter wrote of events and the target's own of a recording at the same places, [T, D] each: visual rows, or
@@ -145,7 +157,7 @@ class Adapters:
         features, which may look at what the target has `seen`; errors as `encoder`. A kind whose features follow each other
         names `ROLLED` tokens after a single row."""
         adapter, normed, head = self.loaded(name, "features"), self.drafter.language.normed, self.target.language.head
-        config, look = adapter.config, self._look(adapter.config, seen)
+        config, look = adapter.config, self._look(adapter, seen)
 
         def logits(hidden: Tensor, rows: Tensor, media: Media, trace: Trace) -> Tensor:
             last, *tapped = hidden.split(rows.shape[-1], -1)
@@ -154,7 +166,7 @@ class Adapters:
             if adapter.fusion is not None:
                 features = torch.cat(adapter.rolled(own, ROLLED))
             else:
-                features = adapter(own, None if look is None else look.rows(media, trace))
+                features = adapter(own, (look and look.rows(media, trace)) or ())
             found: Tensor = head(crossing(features, head.weight, trace, "drafter"))
             return found
 

@@ -73,7 +73,7 @@ class AdapterTraining(nn.Module):
     def written(self, adapter: Adapter, inputs: Mapping[int, Tensor], branches: Branches, seen: bool = False) -> Tensor:
         """What an adapter writes, float [B, T, D], of all `inputs`; `seen`: it looks at the target's rows."""
         own = [inputs[number] for number in adapter.config.layers]
-        written: Tensor = adapter(own, inputs[SEEN] if seen else None)
+        written: Tensor = adapter(own, adapter.look(inputs[SEEN]) if seen else ())
         return written
 
     def as_read(self, written: Tensor) -> Tensor:
