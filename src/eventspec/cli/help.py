@@ -17,17 +17,8 @@ GROUPS = {
     ),
     "Models": (
         *("pair", "target", "drafter", "vocabulary", "method", "head", "compress", "adapter", "risk", "decide", "learn"),
-        *(
-            "learned",
-            "frames",
-            "allow_extrapolation",
-            "compat",
-            "dtype",
-            "device",
-            "ignore_generation_config",
-            "device_plan",
-            "draft",
-        ),
+        *("learned", "frames", "allow_extrapolation", "compat", "dtype", "device", "ignore_generation_config"),
+        *("device_plan", "draft"),
     ),
     "Sampling": (
         *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty"),

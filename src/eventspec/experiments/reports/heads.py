@@ -240,13 +240,6 @@ def scaling(results: Results) -> str:
     return f"{filled(text, part)}{'; '.join(steps)}.\n\n{table_of(aged(part), AGES)}"
 
 
-def amounts(results: Results) -> str:
-    """A head by what it learned from."""
-    part = results["heads"]["data"]
-    steps = [filled("{from} to {to}: {fewer_rounds+ci95:.3f}", step) for step in part["against_the_one_before"]]
-    return f"{filled(RUN, part)}. Rounds before / after: {'; '.join(steps)}.\n\n{table_of(aged(part), AGES)}"
-
-
 def charts(results: Results) -> Charts:
     part = results["heads"]
     decoding = [
@@ -279,5 +272,5 @@ PAGES: dict[str, dict[str, Block]] = {
     },
     "docs/results/trees.md": {"trees": trees, "ranks": ranks},
     "docs/results/bound.md": {"bound": bound},
-    "docs/results/training.md": {"scaling": scaling, "amounts": amounts},
+    "docs/results/training.md": {"scaling": scaling},
 }
