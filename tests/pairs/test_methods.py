@@ -13,7 +13,7 @@ from eventspec.ask import generate
 from eventspec.core import BadCheckpoint, BadInput, Drafter, Proposal, Target
 from eventspec.drafters import Mixture
 from eventspec.pairs import METHODS, Pair, PairFile, load_folders, load_pair
-from eventspec.pairs.names import USUAL_MAPPING, USUAL_TREE, CompressionSpec, name_and_choice
+from eventspec.pairs.names import USUAL_MAPPING, USUAL_TREE, CompressionSpec, HeadSpec, name_and_choice
 from eventspec.pairs.pair_file import DATA, folder_of
 from eventspec.recordings import Recording
 
@@ -159,6 +159,10 @@ def test_choices_beside_a_method_are_read_once() -> None:
     assert name_and_choice("eagle:chain", USUAL_TREE) == ("eagle", "chain")
     assert name_and_choice("eagle", USUAL_TREE) == ("eagle", "dynamic")
     assert name_and_choice("fine:intersect", USUAL_MAPPING) == ("fine", "intersect")
+    both = HeadSpec("specvlm", "static", "pool")
+    assert HeadSpec.parse("specvlm:static:pool") == HeadSpec.parse("specvlm:pool:static") == both
+    assert HeadSpec.parse("specvlm:pool") == HeadSpec("specvlm", "dynamic", "pool")
+    assert HeadSpec.parse("specvlm:oak:static") == HeadSpec("specvlm:oak", "static"), "what is no branch is a part of the name"
     assert CompressionSpec.parse("pool:3") == CompressionSpec("pool", 3)
     for wrong in ("pool", "pool:", "pool:x", "pool:99999999999999999999"):
         with pytest.raises(BadInput, match="give KIND:SIZE"):

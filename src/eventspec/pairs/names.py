@@ -149,10 +149,13 @@ class HeadSpec:
 
     @classmethod
     def parse(cls, text: str, known: Container[str] = ()) -> HeadSpec:
-        """NAME[:TREE][:BRANCH]; a `known` name may hold colons of its own. What is neither a tree nor a branch is taken to be a
-        tree; nothing says here whether the head has it."""
+        """NAME[:TREE][:BRANCH], in any order; a `known` name may hold colons of its own. What is neither a tree nor a branch is
+        taken to be a tree; nothing says here whether the head has it."""
         which, last = name_and_choice(text, USUAL_TREE, known)
-        return cls(*name_and_choice(which, USUAL_TREE, known), last) if last in BRANCHES else cls(which, last)
+        if last in BRANCHES:
+            return cls(*name_and_choice(which, USUAL_TREE, known), last)
+        name, branch = name_and_choice(which, "", known)
+        return cls(name, last, branch) if branch in BRANCHES else cls(which, last)
 
     def __str__(self) -> str:
         return f"{self.which}, {self.tree}" + (f", {self.branch}" if self.branch else "")
