@@ -93,7 +93,7 @@ def test_what_was_learned_is_kept_as_a_head_that_drafts_the_same(pair: Pair, tau
         by.kernel = by.first.with_down(kept)  # it learned meanwhile
     with pytest.raises(BadInput, match="is not an empty folder"):
         taught.save_learned(tmp_path / "new")
-    with pytest.raises(BadInput, match="no head of pair nano learns"):
+    with pytest.raises(BadInput, match="no head of this pair learns"):
         pair.save_learned(tmp_path / "other")
 
 

@@ -115,18 +115,17 @@ def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoke
         assert all(torch.equal(known[name], parameter) for name, parameter in model.named_parameters())
     assert ("causal next" in losses) == (phase in ("alignment", "joint") and output == "rows")
     assert ("linear missed" in losses) == (phase == "end-to-end")
-    assert ("linear judged" in losses) == (phase in names.FURTHER_PHASES) and ("linear apart" in losses) == (phase == "joint")
+    assert ("linear judged" in losses, "linear apart" in losses) == (phase in names.FURTHER_PHASES, phase == "joint")
 
 
 def test_what_follows_a_row_is_judged_where_it_is_drafted(spoken: Any) -> None:
     """Step d of a stretch stands d rows after what the event model read."""
     training = training_of(spoken, "features").eval()
     adapter, branches = dict(training.each())["autoregressive"], [spoken[1][0]]
+    first = len(branches[0][0].question) - 1
     with torch.no_grad():
         inputs = training.inputs(spoken[0], np.array([0]), branches)
-        written = training.written(adapter, inputs, branches)
-        steps = adapter.rolled([inputs[1]], ROLLED)
-    first = len(branches[0][0].question) - 1
+        written, steps = training.written(adapter, inputs, branches), adapter.rolled([inputs[1]], ROLLED)
     for place in range(min(len(branches[0][0].answer), 2 * ROLLED)):
         ahead = place % ROLLED
         assert torch.equal(written[0, first + place], steps[ahead][0, first + place - ahead])

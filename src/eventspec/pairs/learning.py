@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from eventspec.core import BadInput, Drafter
 from eventspec.drafters.heads.learning import LearningDrafter, can_learn
 from eventspec.engine.method import Method
+from eventspec.errors import several
+from eventspec.files import check_empty
+from eventspec.nn.llama import LanguageEnds
 from eventspec.pairs.names import CHOICES
 
 
@@ -35,6 +39,17 @@ def learning_heads(methods: Iterable[Method]) -> list[LearningDrafter]:
     """The heads of methods that learn, each once."""
     found = (one for method in methods for one in method.drafts.after if isinstance(one, LearningDrafter))
     return list(dict.fromkeys(found))
+
+
+def save_learned(heads: Sequence[LearningDrafter], folder: Path, target: LanguageEnds) -> str:
+    """As `Pair.save_learned`, of heads that learn."""
+    check_empty(folder)
+    if not heads:
+        raise BadInput("no head of this pair learns: make it one `with_learning`")
+    best = max(heads, key=lambda head: head.updates)
+    best.save(folder, target)
+    unlike = "" if best.gain > 0 else ", and drafts as it did at first: what it learned foretells no answer better"
+    return f"{folder} holds head {best.name}, which learned from {several(best.updates, 'answer')}{unlike}"
 
 
 def _with_heads(

@@ -18,14 +18,13 @@ from eventspec.core import HOPELESS, BadCheckpoint, BadInput, Constraint, Drafte
 from eventspec.costs import LearntCosts
 from eventspec.engine.method import Method
 from eventspec.engine.policy import COSTS, GUESSED, DraftPolicy
-from eventspec.errors import check_known, check_risk, several
-from eventspec.files import check_empty
+from eventspec.errors import check_known, check_risk
 from eventspec.lanes.workers import Workers, described_placement
 from eventspec.models.loading import LoadOptions
 from eventspec.models.prompt import FrameEncoder
 from eventspec.models.session import LanguageTarget
 from eventspec.pairs.event_drafters import with_event_drafter
-from eventspec.pairs.learning import beginning_anew, learning, learning_heads
+from eventspec.pairs.learning import beginning_anew, learning, learning_heads, save_learned
 from eventspec.pairs.methods import (
     aligned,
     compressed,
@@ -267,14 +266,7 @@ class Pair:
     def save_learned(self, folder: Path) -> str:
         """Write the head that learned from most answers, as a folder that `with_head` takes; which one it is, in a sentence.
         BadInput where none learns, and for a folder that is not empty."""
-        check_empty(folder)
-        heads = learning_heads(self.methods.values())
-        if not heads:
-            raise BadInput(f"no head of pair {self.name} learns: make it one `with_learning`")
-        best = max(heads, key=lambda head: head.updates)
-        best.save(folder, self.parts.ends)
-        unlike = "" if best.gain > 0 else ", and drafts as it did at first: what it learned foretells no answer better"
-        return f"{folder} holds head {best.name}, which learned from {several(best.updates, 'answer')}{unlike}"
+        return save_learned(learning_heads(self.methods.values()), folder, self.parts.ends)
 
     def with_target(self, target: Target) -> Pair:
         """The same tokens and methods with another target: one of your own, or a wrapper of this one's. Methods whose drafter
