@@ -68,10 +68,13 @@ def pair(folders: dict[str, Path]) -> Pair:
     return made.with_policy(("aligned", "event-eagle"), node_cost=1e-4)  # or nothing is sure enough to be drafted
 
 
+SHIPPED = ["attention", "features-linear", "cached", "tower", "autoregressive"]
+
+
 @pytest.mark.parametrize(("method", "adapter"), [("aligned", "attention"), ("event-eagle", "features-linear")])
 def test_the_bundled_adapters_draft_what_the_target_says(method: str, adapter: str) -> None:
     with load_pair("nano", "one", fit=False) as pair:
-        assert list(pair.parts.adapters.folders if pair.parts.adapters else ()) == ["attention", "features-linear"]
+        assert list(pair.parts.adapters.folders if pair.parts.adapters else ()) == SHIPPED
         recording = Recording.open("example:street")
         plain = generate(pair, recording, QUESTIONS[0], "autoregressive")
         drafted = generate(pair.with_policy((method,), node_cost=1e-4), recording, QUESTIONS[0], method)
@@ -79,6 +82,18 @@ def test_the_bundled_adapters_draft_what_the_target_says(method: str, adapter: s
     assert drafted.token_ids == plain.token_ids == named.token_ids
     accepted = [sum(r.accepted for r in result.trace.rounds) for result in (drafted, named)]
     assert accepted[0] == accepted[1] >= 4, "it learned from this target"
+
+
+@pytest.mark.parametrize(
+    ("method", "adapter", "least"), [("aligned", "cached", 4), ("aligned", "tower", 4), ("event-eagle", "autoregressive", 1)]
+)
+def test_those_of_the_early_notes_ship_and_draft(method: str, adapter: str, least: int) -> None:
+    recording = Recording.open("example:street")
+    with load_pair("nano", "one", fit=False) as pair:
+        plain = generate(pair, recording, QUESTIONS[0], "autoregressive")
+        named = generate(pair.with_adapter(adapter).with_policy((method,), node_cost=1e-4), recording, QUESTIONS[0], method)
+    assert named.token_ids == plain.token_ids
+    assert sum(r.accepted for r in named.trace.rounds) >= least
 
 
 def test_a_further_adapter_changes_no_other_method_s_weights(folder: Path, tmp_path: Path) -> None:
