@@ -15,6 +15,7 @@ from eventspec.drafters import FeatureDrafter
 from eventspec.drafters.heads.views import HeadInputs
 from eventspec.models.session import Prefix, Reading
 from eventspec.nn.cache import KVCache, Loan
+from eventspec.nn.draft import DraftKernel
 from eventspec.pairs import Pair, load_pair
 from eventspec.pairs.pair_file import DATA
 from eventspec.recordings import Recording
@@ -104,9 +105,9 @@ def test_heads_too_have_read_what_is_prepared(
     """Whatever drafts behind the prefill at today's costs; the control is a method without a head."""
     read, reading = list[int](), FeatureDrafter.read
 
-    def watched(self: FeatureDrafter, inputs: HeadInputs, cache: KVCache) -> torch.Tensor:
+    def watched(self: FeatureDrafter, inputs: HeadInputs, cache: KVCache, kernel: DraftKernel) -> torch.Tensor:
         read.append(len(inputs.embeds))
-        return reading(self, inputs, cache)
+        return reading(self, inputs, cache, kernel)
 
     prepared, control = pair.open(recording), pair.open(recording)
     prepared.prepare(method)

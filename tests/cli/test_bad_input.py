@@ -286,7 +286,10 @@ def test_training_for_a_pair_that_is_none(capsys: pytest.CaptureFixture[str], tm
         ),
         (("--phase", "calibration", "--kind", "features-linear"), "of this pair 'features-linear': choose from attention"),
         (("--phase", "calibration", "--output", "features"), "which reads adapters to rows: leave --output out"),
-        (("--phase", "calibration", "--loss", "cosine"), "--loss is for phase alignment, which is left out: leave it out"),
+        (
+            ("--phase", "calibration", "--loss", "cosine"),
+            "which are left out: leave it out",
+        ),
         (("--free-running",), "it is for --output features"),
         (("--free-running", "--output", "features", "--phase", "acceptance"), "have phase alignment only"),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eventspec.ask.generation import media_of
-from eventspec.core import Proposal, Sampling, Trace, Verdict
+from eventspec.core import Media, Proposal, Sampling, Trace, Verdict
 from eventspec.models.prompt import Prompt, TextEncoder
 from eventspec.models.session import LanguageSession, LanguageTarget, score_together
 from eventspec.nn import Llama, LlamaConfig
@@ -34,7 +34,7 @@ def target(dtype: torch.dtype = torch.float64) -> LanguageTarget:
 
 
 def opened(model: LanguageTarget, prompt: list[int], taps: tuple[int, ...], tail: int) -> LanguageSession:
-    context = model.encode(None, Trace())  # type: ignore[arg-type]
+    context = model.encode(Media(), Trace())
     session = context.open(" ".join(map(str, prompt)), Sampling(max_new_tokens=60), tail, Trace(), taps)
     assert isinstance(session, LanguageSession)
     return session

@@ -100,17 +100,16 @@ def test_only_the_adapters_learn_and_each_does(phase: str, output: Output, spoke
     before = [{name: parameter.clone() for name, parameter in model.named_parameters()} for model in frozen]
     optimiser, said = torch.optim.AdamW(training.parameters(), lr=2e-3), []
     for _ in range(6):
+        optimiser.zero_grad()
         losses = training.losses(phase, np.array([0, 1]), 0.0)
         torch.stack([loss for name, loss in losses.items() if not name.startswith("_")]).sum().backward()
         wanted = {kind: f"{kind} judged" if phase == "predictor" else kind for kind in KINDS[output]}
         said.append({kind: float(losses[name].detach()) for kind, name in wanted.items()})
         optimiser.step()
-        if len(said) < 6:
-            optimiser.zero_grad()
     for kind in KINDS[output]:
         assert said[-1][kind] < said[0][kind]
-    moved = [any(p.grad is not None for p in adapter.parameters()) for _, adapter in training.each()]
-    assert any(moved) == (phase != "predictor"), "the predictor alone learns: an adapter would teach its own label"
+    moved = any(part.grad is not None for _, adapter in training.each() for part in adapter.parameters())
+    assert moved == (phase != "predictor"), "the predictor alone learns: an adapter would teach its own label"
     for model, known in zip(frozen, before, strict=True):
         assert all(torch.equal(known[name], parameter) for name, parameter in model.named_parameters())
     assert ("causal next" in losses) == (phase in ("alignment", "joint") and output == "rows")
@@ -298,7 +297,8 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     folder = recipe.export(PairFile.read(NANO), adapters, (training.drafter.model, training.target), tmp_path, log)
     made = tomllib.loads((folder / "pair.toml").read_text())
     shipped = PairFile.read(NANO).tables["adapters"]
-    order = [*reversed(shipped), *reversed(KINDS["rows"])]
+    known = json.loads((folder / recipe.FIGURES).read_text())["calibration"]
+    order = sorted((*shipped, *KINDS["rows"]), key=lambda name: -known[name]["leading"])
     assert list(made["adapters"]) == order, "those that were there are kept"
     training = training_of(spoken, "features")
     adapters = {f"features-{name}": adapter for name, adapter in training.each()}

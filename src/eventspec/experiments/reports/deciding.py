@@ -39,6 +39,7 @@ def rules(results: Results) -> str:
             shown = [filled(form, own) for form in ("{accepted:.0%}", "{wrong:.1%}", "{kept:.0%}")]
             rows.append([f"`{rule}`", separates, name or "drawn", *shown])
             separates = ""
+    rows += [[name, "{:.2f}, {:.2f}".format(*own), *"----"] for name, own in part["auc"].items() if name not in part["at"]]
     return table(["rule", "AUC: all, within a kind", "at", "accepted", "accepted and wrong", "kept, of accepted"], rows)
 
 
