@@ -298,7 +298,7 @@ def test_a_written_pair_lists_the_best_adapter_first(spoken: Any, tmp_path: Path
     made = tomllib.loads((folder / "pair.toml").read_text())
     shipped = PairFile.read(NANO).tables["adapters"]
     known = json.loads((folder / recipe.FIGURES).read_text())["calibration"]
-    order = sorted((*shipped, *KINDS["rows"]), key=lambda name: -known[name]["leading"])
+    order = sorted({*shipped, *KINDS["rows"]}, key=lambda name: -known[name]["leading"])
     assert list(made["adapters"]) == order, "those that were there are kept"
     training = training_of(spoken, "features")
     adapters = {f"features-{name}": adapter for name, adapter in training.each()}
