@@ -30,6 +30,7 @@ from eventspec.pairs import Pair, load_pair, trained
 from eventspec.pairs.pair_file import PairFile
 from eventspec.pairs.trained import ACCEPTANCE, digest_of, save_adapter
 from eventspec.recordings import Recording
+from eventspec.train.models import initialise
 
 if TYPE_CHECKING:  # never imported: other rooms may have a conftest of their own
     from conftest import Folders
@@ -64,7 +65,7 @@ def folder(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
     outputs: dict[str, Output] = {ROWS: "rows", FEATURES_ADAPTER: "features", **OF_THE_NOTES}
     for kind, output in outputs.items():
         between = parts.adapters.drafter, parts.adapters.target
-        made = Adapter(AdapterConfig.of(kind, between[0].config, width_to(between[1].config, output), output))
+        made = initialise(Adapter(AdapterConfig.of(kind, between[0].config, width_to(between[1].config, output), output)))
         save_adapter(made, place / kind, *between)
         file = file.listing("adapters", kind, kind)
     head = EagleHead(EagleConfig(replace(parts.ends.config, num_hidden_layers=1)))

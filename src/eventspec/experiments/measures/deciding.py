@@ -8,6 +8,7 @@ with nearly the same events have the same answers. `timed`: answers by every rul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from eventspec.align.deciding import FITTED, GROUPINGS, Decision, cosine, diverg
 from eventspec.align.substitute import LONGEST, Known, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.ask.generation import media_of
-from eventspec.core import Trace
+from eventspec.core import BadInput, Trace
 from eventspec.experiments.compare import Comparison, environment, others_of
 from eventspec.experiments.measures.alignment import area, crossfit
 from eventspec.experiments.measures.setup import Finding, Found, Setup, compared, one_thread, scene, street
@@ -191,8 +192,9 @@ def rules(rows: Sequence[Found], adapters: Adapters, name: str) -> Found:
     pooled = np.array([row["features"]["events"] for row, one in zip(rows, asked, strict=True) if one])
     half, kept = pooled.shape[1] // 2, np.array(asked)
     for title, columns in (("events, fitted here", pooled), ("words alone", pooled[:, half:])):
-        guessed = crossfit(columns, right[kept], [at for at, one in zip(scenes, asked, strict=True) if one], strength)
-        areas[title] = area(guessed, right[kept], kinds[kept])
+        with suppress(BadInput):  # of too few answers none is fitted
+            guessed = crossfit(columns, right[kept], [at for at, one in zip(scenes, asked, strict=True) if one], strength)
+            areas[title] = area(guessed, right[kept], kinds[kept])
     return {
         "right": share(right.astype(float).tolist(), [row["scene"] for row in rows]),
         "auc": areas,
