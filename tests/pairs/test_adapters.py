@@ -169,8 +169,8 @@ OF_THE_NOTES: dict[str, tuple[str, str, Output, Reads]] = {
 def test_adapters_of_the_early_notes_change_no_answer(
     name: str, adapters: Adapters, recording: Recording, tmp_path: Path
 ) -> None:
-    method, *how = OF_THE_NOTES[name]
-    place = saved(adapters, how[0], how[1], tmp_path / "mine", how[2])  # type: ignore[arg-type]
+    method, kind, output, reads = OF_THE_NOTES[name]
+    place = saved(adapters, kind, output, tmp_path / "mine", reads)
     with load_pair("nano", "one", fit=False) as made:
         made = made.with_adapter(str(place)).with_policy((method,), node_cost=1e-4).drafting("always")
         drafter = made.method(method).drafts.of_all[0]

@@ -11,8 +11,8 @@ attention: rows attend to each other; causal: to earlier ones only, and each als
 attend to a learned bank; cached: to a bank and, where the target has seen the frames already, to its own visual rows, as
 DREAM's drafter (arXiv 2505.19201) attends to features of the target. fused: several inputs (layers of the tower; a token's
 feature and its embedding), mixed by a gate for every row and channel. autoregressive: slim, and a product that joins what it
-wrote with the feature before, so that features follow each other without a token between (EAGLE's autoregression, 2401.15077,
-on features of another model). constant: a control that sees no event and learns one row for all places.
+wrote with the feature before, so that features follow each other; the early notes' form of EAGLE's (2401.15077), which reads a
+token and has a decoder layer between. constant: a control that sees no event and learns one row for all places.
 """
 
 from __future__ import annotations

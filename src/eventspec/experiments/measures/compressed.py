@@ -17,11 +17,12 @@ SPECS = ("prune:3", "pool:3", "attention:3", "grid:2", "max:2", "packer:2", "fas
 
 
 def measure(setup: Setup) -> Iterator[Finding]:
-    """Questions about held-out scenes, interleaved, all cores on one thread."""
+    """Questions about held-out scenes, interleaved, on one thread."""
     specs = setup.size(SPECS, SPECS[-1:])
 
     def arms(pair: Pair) -> list[Arm]:
-        drafting, found = pair.with_head(HEAD), fitted_arms(setup, {HEAD: pair.with_head(HEAD)})
+        drafting = pair.with_head(HEAD)
+        found = fitted_arms(setup, {HEAD: drafting})
         for spec in specs:
             found.append(Arm(spec, LOSSY, pair.with_compression(spec)))
             found.append(Arm(f"{spec}, {HEAD}", LOSSY, drafting.with_compression(spec)))
