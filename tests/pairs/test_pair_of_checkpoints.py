@@ -155,6 +155,8 @@ def test_models_that_make_no_pair_are_refused(place: Path, capsys: pytest.Captur
         (("--target", "target", "--drafter", "drafter", "--drafter-device", "nix"), "device 'nix' is of no kind that there is"),
         (("--target", "target", "--drafter-device", "cpu"), "--drafter-device is for --drafter"),
         (("--target", "target", "--out", "target/x"), "which is read: choose another place"),
+        (("--target", "target", "--frames", "100000"), "the model was trained for a context of"),
+        (("--target", "target", "--drafter", "drafter", "--vocabulary", "same"), "the tokenizers of drafter and target differ"),
     ):
         assert says in refused(capsys, "models", "pair", "--out", "new", *words)
         assert not Path("new").exists()

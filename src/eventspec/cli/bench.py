@@ -53,7 +53,8 @@ class Compared:
         typer.Option(help="As for generate. One row more: another event drafter, NAME or NAME:MAPPING. Repeatable."),
     ] = None
     head: Annotated[
-        list[str] | None, typer.Option(help="As for generate. One row more: method eagle with NAME or NAME:TREE. Repeatable.")
+        list[str] | None,
+        typer.Option(help="As for generate. One row more: eagle with NAME, NAME:TREE or NAME:BRANCH. Repeatable."),
     ] = None
     compress: Annotated[
         list[str] | None, typer.Option(help="As for generate. One row more: compressed-target with KIND:N. Repeatable.")

@@ -94,11 +94,12 @@ def make_pair(
             check_files(folder)
 
     from eventspec.models.folder import check_weights
+    from eventspec.pairs.fitting import check_same_ids
     from eventspec.pairs.pair_file import PairFile
 
-    for folder in (target, drafter):
-        if folder is not None:
-            check_weights(folder)
+    check_weights(target, frames)
+    if drafter is not None:
+        check_weights(drafter)
     if modality_of(target) == "events":
         raise BadInput(f"{target} sees events: give it as --drafter, and a model that sees frames as --target")
     if drafter is not None and modality_of(drafter) != "events":
@@ -109,6 +110,8 @@ def make_pair(
     load = {option: value for option, value in how.items() if value is not None}
     load |= {} if vocabulary == "auto" else {"vocabulary": vocabulary}
     file = PairFile.of_checkpoints(out, target, drafter, name or target.resolve().name, load)
+    if drafter is not None and vocabulary == "same":
+        check_same_ids(drafter.name, drafter, file)
     out.mkdir(parents=True, exist_ok=True)
     file.write()
     about = {"folder": str(out), "name": file.name, **file.files, "load": load, "fingerprints": dict(file.fingerprints)}

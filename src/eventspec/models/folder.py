@@ -55,14 +55,15 @@ def _architecture(folder: Path) -> _Architecture:
     return hf_target.load_hf, hf_target.describe_hf
 
 
-def check_weights(folder: Path) -> None:
+def check_weights(folder: Path, frames: int | None = None) -> None:
     """BadCheckpoint for a folder of no known architecture, and where a model of our own ones lacks weights, or has some that do
-    not fit it. None is read."""
+    not fit it; BadInput for more frames than its context holds. No weight is read."""
     _architecture(folder)
     if (found := _model_type(folder)) == eventgpt.MODEL_TYPE:
         eventgpt.open_eventgpt(folder)
     elif found == video_llava.MODEL_TYPE:
-        video_llava.open_video_llava(folder)
+        config = video_llava.open_video_llava(folder).model.config
+        video_llava.check_frames(config.frames if frames is None else frames, config, frames is None)
 
 
 def _model_type(folder: Path) -> Any:

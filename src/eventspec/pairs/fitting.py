@@ -140,11 +140,11 @@ def _drafter(text: str, file: PairFile) -> Path:
     if data.get("model_type") != EVENTGPT:
         raise BadInput(f"{name} sees frames: the drafter of method {EVENT_METHOD} must see events")
     if mapping == "same":
-        _check_same_ids(name, folder, file)
+        check_same_ids(name, folder, file)
     return folder
 
 
-def _check_same_ids(name: str, drafter: Path, file: PairFile) -> None:
+def check_same_ids(name: str, drafter: Path, file: PairFile) -> None:
     """BadInput where a drafter's tokenizer is not the target's."""
     from eventspec.text import Vocabulary, first_difference
 

@@ -51,7 +51,6 @@ EXPERIMENTS = {
     "compressed": Experiment("lossy targets, alone and with a head", "heads", _by("compressed", "measure")),
     "trees": Experiment("kinds of trees with as many nodes", "heads", _by("heads", "trees")),
     "bound": Experiment("decoding beside what tau allows", "heads", _by("heads", "bound")),
-    "scaling": Experiment("one head at several ages", "heads", _by("heads", "scaling"), "checkpoints of a head, ascending"),
     "data": Experiment("one head by the clips that it learns from", "heads", _by("heads", "data")),
     "learning": Experiment("heads that learn while they answer", "heads", _by("learning", "measure")),
     "alignment": Experiment("every adapter with its controls", "alignment", _by("alignment", "table")),

@@ -29,7 +29,7 @@ from eventspec.experiments.statistics import ratio_interval, ratio_of_sums
 from eventspec.models.session import LanguageContext, LanguageTarget
 from eventspec.pairs import load_pair
 from eventspec.pairs.names import SKIP
-from eventspec.pairs.trained import Adapters, inspect_adapter
+from eventspec.pairs.trained import Adapters
 
 COSINES = (0.8, 0.85, 0.9)
 """Thresholds of the early notes."""
@@ -59,12 +59,14 @@ def measure(setup: Setup) -> Iterator[Finding]:
     with load_pair(setup.pair, "one", fit=False) as pair, torch.inference_mode(), one_thread():
         target, adapters = pair.method(SKIP).target, pair.parts.adapters
         assert isinstance(target, SubstitutedTarget) and adapters is not None
+        tower = adapters.usual("tower")
+        untaught = {"before training": target.adapter} | ({f"{tower}, before training": tower} if tower is not None else {})
         torch.manual_seed(0)
-        before = Adapter(inspect_adapter(adapters.folder(target.adapter))[0]).eval()
-        others = {"before training": before, "least squares": fitted(adapters, setup.size(LEARNED, 2))}
+        others = {title: Adapter(adapters.config(name)).eval() for title, name in untaught.items()}
+        others["least squares"] = fitted(adapters, setup.size(LEARNED, 2))
         made = {name: LanguageTarget(adapters.writing(one), lossless=False) for name, one in others.items()}
         models = {"trained": target.substitute.aligned, **made}
-        if (tower := adapters.usual("tower")) is not None:
+        if tower is not None:
             models[tower] = LanguageTarget(adapters.encoder(tower), lossless=False)
         rows, seen, scenes = list[Found](), list[Found](), setup.size(24, 3)
         other = media_of(scene(SEED, scenes - 1)[0])

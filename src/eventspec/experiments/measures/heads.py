@@ -1,11 +1,11 @@
 """Heads on the target's features, compared: all of them with controls, trees with as many nodes, what drafting could at best
-give, and checkpoints of a training. All go into heads.json, each at its own key."""
+give, and one by the clips that it learns from. All go into heads.json, each at its own key."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import replace
@@ -290,11 +290,6 @@ def _verify_curve(pair: Pair, turns: int) -> VerifyCurve:
     return pair.workers.start("target", measured).result()
 
 
-def scaling(setup: Setup) -> Iterator[Finding]:
-    """Heads of one training at several ages."""
-    yield ("scaling",), _one_after_the_other(setup, "scaling", {path.name: path for path in setup.folders})
-
-
 def data(setup: Setup) -> Iterator[Finding]:
     """EAGLE-3's head (2503.01840: more data, longer drafts) taught by ever more clips, from nothing and for the same time each,
     on one core."""
@@ -310,18 +305,13 @@ def data(setup: Setup) -> Iterator[Finding]:
             train(setup.pair, preset, ["eagle3"], run, lambda *words: None, 1)
             setup.progress((done + 1) / len(runs) / 2)
         heads = {f"{clips} clips": runs[clips] / "pair/heads/eagle3" for clips in reversed(amounts)}
-        yield ("data",), _one_after_the_other(setup, "data", heads)
 
+        def arms(pair: Pair) -> list[Arm]:
+            # One policy: fitted to each, the budgets would differ by chance.
+            return [Arm(title, "eagle", pair.with_head(str(path))) for title, path in heads.items()]
 
-def _one_after_the_other(setup: Setup, name: str, heads: Mapping[str, Path]) -> Found:
-    """Heads with one policy (fitted to each, the budgets would differ by chance), and how many rounds each saves over the one
-    before."""
-
-    def arms(pair: Pair) -> list[Arm]:
-        return [Arm(title, "eagle", pair.with_head(str(path))) for title, path in heads.items()]
-
-    part, rows = asked(setup, name, arms, (BASE,))
+        part, rows = asked(setup, "data", arms, (BASE,))
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     part["methods"] = {title: {key: own[key] for key in kept} for title, own in part["methods"].items()}
     part["against_the_one_before"] = [{"from": a, "to": b, **fewer_rounds(rows[a], rows[b])} for a, b in pairwise(heads)]
-    return part
+    yield ("data",), part

@@ -1,4 +1,4 @@
-"""The figures of heads on the target's features: all of them, their trees, what tau allows, one head at several ages."""
+"""The figures of heads on the target's features: all of them, their trees, what tau allows, one by the clips it learns from."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ BOUND = {
     "reached": "{reached:.0%}",
     "by V in the run": "{in_run:.0%}",
 }
-AGES = {
-    "checkpoint": "{name}",
+AMOUNTS = {
+    "learned from": "{name}",
     "tau": "{tau+tau_ci95:.2f}",
     "decode only": "{decode_speedup:.2f}",
     "identical": "{identical}",
@@ -225,19 +225,15 @@ def learning(results: Results) -> str:
     return f"{filled(RUN, part)}.\n\n{table_of([{**usual, **row} for row in named(part['methods'])], LEARNING)}"
 
 
-def aged(part: Found) -> list[Found]:
-    """Every age of a head."""
+def taught(part: Found) -> list[Found]:
+    """A head, by the clips that it learned from."""
     return [row for row in named(part["methods"]) if row["name"] != BASE]
 
 
-def scaling(results: Results) -> str:
-    part = results["heads"]["scaling"]
+def amounts(results: Results) -> str:
+    part = results["heads"]["data"]
     steps = [filled("{from} to {to}: {fewer_rounds+ci95:.3f}", step) for step in part["against_the_one_before"]]
-    text = (
-        f"{RUN}. HiViS's head at several ages: in percent of half an hour alone on one core, from what the pair had before "
-        "(hivis-0); and as it ships (hivis-gpu), five minutes on an H100 from EAGLE's weights. Rounds before / after: "
-    )
-    return f"{filled(text, part)}{'; '.join(steps)}.\n\n{table_of(aged(part), AGES)}"
+    return f"{filled(RUN, part)}. Rounds before / after: {'; '.join(steps)}.\n\n{table_of(taught(part), AMOUNTS)}"
 
 
 def charts(results: Results) -> Charts:
@@ -251,12 +247,12 @@ def charts(results: Results) -> Charts:
     for row in grown(part["trees"]):
         series.setdefault(f"{row['head']}, {row['kind']}", []).append((row["nodes"], row["tau"]))
     reached = [Value(row["name"], row["decode_speedup"], limit=row["allowed"]) for row in limits(part["bound"])]
-    ages = [Value(row["name"], row["tau"], row["tau_ci95"]) for row in aged(part["scaling"])]
+    by_clips = [Value(row["name"], row["tau"], row["tau_ci95"]) for row in taught(part["data"])]
     return {
         "heads": values("Decode-only speedup of every head, with 95 % intervals", {"": decoding}, FASTER),
         "trees": curves("tau by nodes and kind of tree", series, "nodes of the tree", "tau"),
         "bound": values("Decode-only speedup, and what tau allows", {"": reached}, FASTER, "what tau allows"),
-        "training": values("tau by age of the head, with 95 % intervals", {"": ages}, "tau", unit=""),
+        "training": values("tau by the clips learned from, with 95 % intervals", {"": by_clips}, "tau", unit=""),
     }
 
 
@@ -272,5 +268,5 @@ PAGES: dict[str, dict[str, Block]] = {
     },
     "docs/results/trees.md": {"trees": trees, "ranks": ranks},
     "docs/results/bound.md": {"bound": bound},
-    "docs/results/training.md": {"scaling": scaling},
+    "docs/results/training.md": {"amounts": amounts},
 }
