@@ -70,7 +70,7 @@ REFUSED: tuple[tuple[Sequence[str], str], ...] = (
     ((*ASK, "--method", "eagle", "--head", "oak"), "no head 'oak'"),
     ((*ASK, "--method", "eagle", "--head", "eagle:oak"), "unknown tree policy or branch 'oak'"),
     ((*ASK, "--method", "eagle", "--head", "eagle:pool"), "head eagle has no branch pool: it has no compressor that chooses"),
-    ((*ASK, "--method", "eagle", "--head", "specvlm:max"), "head specvlm has no branch max: it has prune, pool, convolve"),
+    ((*ASK, "--method", "eagle", "--head", "frugal:max"), "head frugal has no branch max: it has prune, pool, convolve"),
     ((*ASK, "--method", "eagle", "--head", "eagle:"), "unknown tree policy or branch ''"),
     ((*ASK, "--method", "eagle", "--head", "specvlm:oak:pool"), "unknown tree policy 'oak'"),
     ((*ASK, "--drafter", "fin"), "no drafter 'fin'"),
