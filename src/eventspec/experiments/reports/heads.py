@@ -14,7 +14,7 @@ WHAT = {
     "eagle": "EagleVLM (2509.11815): one layer, added input norm, all visual rows",
     "eagle1": "EAGLE-1 (2401.15077), trained one step ahead",
     "eagle3": "EAGLE-3 (2503.01840): three layers fused, own head",
-    "specvlm": "SpecVLM (2509.11815), select: a gate chooses one of five branches (what it chose: below)",
+    "specvlm": "SpecVLM (2509.11815), select: a gate chooses one of six branches (what it chose: below)",
     "frugal": "SpecVLM, select, with pooling over frames too, and costs in its gate's loss",
     "weighted": "SpecVLM, weighted: prune, pool and convolution by 3, added up",
     "concat": "SpecVLM, concat: the rows of all branches side by side",
