@@ -299,8 +299,8 @@ def data(setup: Setup) -> Iterator[Finding]:
         runs = {clips: Path(place, f"eagle3-{clips}") for clips in amounts}
         for done, (clips, run) in enumerate(runs.items()):
             if not run.exists() and done:  # the clips and answers of the largest one, which begin alike
-                for part in ("train", "calibration", "answers"):
-                    shutil.copytree(runs[amounts[0]] / part, run / part)
+                for folder in ("train", "calibration", "answers"):
+                    shutil.copytree(runs[amounts[0]] / folder, run / folder)
             preset = TrainingPreset(clips, setup.size(64, 2), stage, 6, f"{clips} clips")
             train(setup.pair, preset, ["eagle3"], run, lambda *words: None, 1)
             setup.progress((done + 1) / len(runs) / 2)
