@@ -60,7 +60,7 @@ def check_scale(scale: int, side: int) -> None:
 def check_squares(kind: str, size: int, side: int) -> None:
     """BadInput for a compression of squares that are larger than a grid of `side` x `side` patches."""
     if size > side:
-        raise BadInput(f"{kind}:{size} is more than a frame has: its grid is {side} x {side}, choose fewer")
+        raise BadInput(f"{kind}:{size} is more than a frame has: its grid is {side} x {side}, choose a smaller number")
 
 
 def check_risk(risk: float) -> float:

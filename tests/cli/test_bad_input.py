@@ -57,7 +57,7 @@ def test_events_without_frames(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_a_compression_by_more_rows_than_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("pool", "prune", "attention"):
         line = refused(capsys, *ASK, REAL, "--method", "compressed-target", "--compress", f"{kind}:9999")
-        assert f"{kind}:9999 is more than there is: the prompt has" in line
+        assert f"{kind}:9999 is more than the" in line
 
 
 def test_frames_without_events(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

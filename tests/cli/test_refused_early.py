@@ -41,6 +41,16 @@ LINES: tuple[tuple[tuple[str, ...], str], ...] = (
     ((*ASK, "--method", "eagle", "--head", "eagle:pruned"), "tree policy 'pruned' is unknown for head eagle"),
     ((*ASK, "--method", "eagle", "--head", "massv:static"), "tree policy 'static' is unknown for head massv"),
     ((*ASK, "--method", "eagle", "--head", "{nano}/adapters/attention"), "is the folder of an adapter, and of no head"),
+    ((*ASK, "--method", "specvlm", "--head", "specvlm:pool:prune"), "--head specvlm:pool:prune names two branches: give NAME"),
+    ((*ASK, "--method", "specvlm", "--head", "specvlm:chain:static"), "names two trees: give NAME"),
+    ((*ASK, "--method", "specvlm", "--head", "specvlm:chain:pool:x"), "names two trees: give NAME"),
+    ((*ASK, "--method", "specvlm", "--head", "specvlm::pool"), "--head specvlm::pool has an empty part: give NAME"),
+    ((*ASK, "--method", "specvlm", "--head", "specvlm:nope"), "'nope' is unknown for head specvlm: choose one of dynamic"),
+    ((*COMPARE, "qa.jsonl", "--method", "autoregressive", "--head", "eagle", "--head", "eagle"), "--head eagle is there twice"),
+    (
+        (*COMPARE, "qa.jsonl", "--method", "skip-encode", "--decide", "cosine:0.8", "--decide", "cosine:0.80 "),
+        "--decide cosine:0.8 is there twice",
+    ),
     ((*ASK, "--method", "eagle", "--head", "{nano}/heads"), "it holds others: give one of them, such as"),
     ((*ASK, "--method", "eagle", "--head", "{nano}/target"), "is the folder of a checkpoint, and of no head"),
     (

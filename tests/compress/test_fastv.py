@@ -151,7 +151,7 @@ def test_what_fastv_cannot_do_is_said() -> None:
     model = language()
     with pytest.raises(BadInput, match="drops rows behind layer 5: the target has 5"):
         target(model, behind=5)
-    with pytest.raises(BadInput, match="fastv:13 is more than there is: the prompt has 12 visual rows"):
+    with pytest.raises(BadInput, match="fastv:13 is more than the 12 visual rows of the prompt"):
         opened(target(model, size=13))
 
 

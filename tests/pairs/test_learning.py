@@ -11,6 +11,7 @@ import torch
 
 from eventspec.ask import generate
 from eventspec.cli import run
+from eventspec.cli.options import Chosen
 from eventspec.core import BadInput
 from eventspec.drafters.heads.learning import LearningDraft, LearningDrafter
 from eventspec.experiments.measures.setup import scene
@@ -54,7 +55,8 @@ def taught(pair: Pair) -> Pair:
         made.workers.drain()
         assert found.token_ids == plain.token_ids
         assert found.as_json()["learned"] == number and plain.as_json()["learned"] is None
-        assert sum(f"{number} updates when this answer began" in note for note in found.trace.notes) == 1
+        assert sum("head eagle1 learns from verdicts" in note for note in found.trace.notes) == 1
+        assert any(f"had learned from {number} answer" in note for note in found.trace.notes)
     assert learner(made, "eagle").updates == len(QUESTIONS)
     return made
 
@@ -93,6 +95,7 @@ def test_what_was_learned_is_kept_as_a_head_that_drafts_the_same(pair: Pair, tau
         by.kernel = by.first.with_down(kept)  # it learned meanwhile
     with pytest.raises(BadInput, match="is not an empty folder"):
         taught.save_learned(tmp_path / "new")
+    assert "was not written: no answer has taught a head anything" in again.with_learning().save_learned(tmp_path / "other")
     with pytest.raises(BadInput, match="no head of this pair learns"):
         pair.save_learned(tmp_path / "other")
 
@@ -171,3 +174,39 @@ def test_compare_says_that_a_head_learned_and_generate_keeps_it(
     assert found["learned"] == 0 and found["token_ids"] == table["eagle"][0]["token_ids"]
     assert run([*line, "--head", str(tmp_path / "kept"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["token_ids"] == found["token_ids"]
+
+
+def test_what_a_mix_learned_is_waited_for_and_kept(pair: Pair, tmp_path: Path) -> None:
+    """Heads of several methods learn; the mix drafts with one of them, whose job runs when the answer is there."""
+    made, recording = pair.with_learning(["hybrid"]), scene(978, 0)[0]
+    while not generate(made, recording, QUESTIONS[0], "hybrid").as_json()["learned"]:
+        pass
+    updates = [head.updates for head in learning_heads(made.methods.values())]
+    assert len(updates) > 1 and sorted(updates)[-2] == 0, "one of several learned"
+    own = learner(made, "hybrid")
+    said = made.save_learned(tmp_path / "kept")
+    assert said.startswith(f"{tmp_path / 'kept'} holds head {own.called}, which learned from {own.updates} answer")
+    assert own.job is None or own.job.done()
+
+
+def test_a_save_that_fails_leaves_nothing(taught: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(made: object, folder: Path, *more: object) -> None:
+        folder.mkdir()
+        (folder / "half").write_text("half")
+        raise BadInput(f"{folder}/model.safetensors cannot be written: the disk is full")
+
+    monkeypatch.setattr("eventspec.drafters.heads.learning.save_head", fails)
+    with pytest.raises(BadInput, match=f"^{tmp_path}/new/model.safetensors cannot be written"):
+        taught.save_learned(tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_learned_is_kept_where_a_chat_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Answering:
+        def save_learned(self, folder: Path) -> str:
+            return f"{folder} holds it"
+
+    chosen = Chosen(learn=True, learned=tmp_path / "kept")
+    with pytest.raises(KeyboardInterrupt), chosen.keeping(Answering()):  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == f"note: {tmp_path / 'kept'} holds it\n"

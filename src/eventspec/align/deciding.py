@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -189,10 +190,12 @@ class Decision:
     @classmethod
     def parse(cls, text: str) -> Decision:
         """BadInput for anything else."""
-        name, colon, argument = str(text).partition(":")
+        name, colon, argument = (part.strip() for part in str(text).partition(":"))
         check_known("rule", [name], RULES)
         if not RULES[name].reads(argument) or (colon and not argument):
             raise BadInput(f"rule '{text}' cannot be read: give {RULES[name].usage}")
+        with suppress(ValueError):  # one spelling of each number
+            argument = f"{float(argument):g}"
         return cls(name, argument)
 
     def __str__(self) -> str:

@@ -113,26 +113,28 @@ def chat(
     if interactive:
         about.prepare(method)
     noted, refused, answered = set[str](), False, 0
-    for question in _questions(interactive):
-        try:
-            asking = about.generation(question, method, **settings)
-            if interactive:
-                show_live(asking)
-            result = asking.result()
-        except BadInput as error:  # the next question may be a better one
-            typer.echo(f"eventspec: {error}", err=True)
-            refused = True
-            continue
-        answered += 1
-        if as_json:
-            options.print_found({"question": question, "recording": opened.name, **offset_of(opened), **result.as_json()}, True)
-            continue
-        if not interactive:
-            typer.echo(result.text)
-        typer.echo(in_short(result), err=True)
-        options.print_notes(note for note in result.trace.notes if note not in noted)
-        noted.update(result.trace.notes)
-    chosen.keep(loaded)
+    with chosen.keeping(loaded):
+        for question in _questions(interactive):
+            try:
+                asking = about.generation(question, method, **settings)
+                if interactive:
+                    show_live(asking)
+                result = asking.result()
+            except BadInput as error:  # the next question may be a better one
+                typer.echo(f"eventspec: {error}", err=True)
+                refused = True
+                continue
+            answered += 1
+            if as_json:
+                options.print_found(
+                    {"question": question, "recording": opened.name, **offset_of(opened), **result.as_json()}, True
+                )
+                continue
+            if not interactive:
+                typer.echo(result.text)
+            typer.echo(in_short(result), err=True)
+            options.print_notes(note for note in result.trace.notes if note not in noted)
+            noted.update(result.trace.notes)
     if refused and not interactive:
         raise typer.Exit(2)
     if not (answered or interactive):

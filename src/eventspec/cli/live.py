@@ -73,7 +73,7 @@ def live(
         loaded = models.load([method], chosen)
         settings = drawn.spelled(loaded, given)
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
-    with loaded.live(method, windows=windows, **policy) as stream:
+    with chosen.keeping(loaded), loaded.live(method, windows=windows, **policy) as stream:
         if standing:
             stream.standing(prompt, **settings)
         replay = Replay(stream, opened, seconds)
@@ -85,7 +85,6 @@ def live(
         options.print_found(found, True)
     else:
         show(found)
-    chosen.keep(loaded)
 
 
 def ask_repeatedly(

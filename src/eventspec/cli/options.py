@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -98,8 +100,8 @@ Drafter = Annotated[
 Head = Annotated[
     str | None,
     typer.Option(
-        help="Another head, NAME[:TREE][:BRANCH]: a folder or one of --pair's; dynamic, static, published, chain, eagle2; "
-        "pruned. BRANCH forces what specvlm's gate chooses: prune, pool, max, convolve, resample or none, as far as it has it."
+        help="Another head, NAME[:TREE][:BRANCH]: a folder or one of --pair's; dynamic, static, published, chain or eagle2 (of "
+        "massv: pruned). BRANCH forces what specvlm's gate chooses: prune, pool, max, convolve, resample or none."
     ),
 ]
 Adapter = Annotated[
@@ -108,8 +110,8 @@ Adapter = Annotated[
 Compress = Annotated[
     str | None,
     typer.Option(
-        help="For method compressed-target, one visual row of N: prune:N, pool:N, attention:N, fastv:N; one of each N x N "
-        "patches: grid:N, max:N, packer:N."
+        help="For method compressed-target (by itself pool:3), one visual row of N: prune:N, pool:N, attention:N, fastv:N; one "
+        "of each N x N patches: grid:N, max:N, packer:N."
     ),
 ]
 Learn = Annotated[
@@ -150,6 +152,16 @@ class Chosen:
         if self.learned is not None:
             typer.echo(f"note: {pair.save_learned(self.learned.resolve())}", err=True)
 
+    @contextmanager
+    def keeping(self, pair: Pair) -> Iterator[None]:
+        """As `keep` behind what runs in here, which may be interrupted."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.keep(pair)
+            raise
+        self.keep(pair)
+
 
 @dataclass(frozen=True)
 class Models:
@@ -188,6 +200,9 @@ class Models:
         if chosen.risk is not None:
             check_risk(chosen.risk)
         decisions = [check_decision(rule, None) for rule in (also or {}).get("decide", ())]
+        for kind, values in {**(also or {}), "decide": list(map(str, decisions))}.items():
+            if twice := [value for value, count in Counter(values).items() if count > 1]:
+                raise BadInput(f"--{kind} {twice[0]} is there twice: each is a row of its own, give it once")
         if chosen.decide is not None:
             decisions.append(check_decision(chosen.decide, chosen.risk))
         if self.vocabulary != "auto" and not (chosen.drafter or (also or {}).get("drafter")):

@@ -42,7 +42,8 @@ Order = Annotated[
 def _known_offset(text: str | None) -> str | None:
     """As given, or None; BadInput for what is no offset, before anything is read."""
     if text is not None and text != "auto" and not re.fullmatch(r"[+-]?\d{1,18}", text):
-        raise BadInput(f"--event-offset {text} cannot be read: give whole microseconds, such as -120000, or auto")
+        shown = text or "''"
+        raise BadInput(f"--event-offset {shown} cannot be read: give whole microseconds (18 digits at most), or auto")
     return text
 
 

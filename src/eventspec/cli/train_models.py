@@ -39,8 +39,8 @@ Phases = Annotated[
     list[str] | None,
     typer.Option(
         help="alignment, acceptance or end-to-end; by default all three. predictor, joint: the early notes' second and third. "
-        "Repeatable. calibration: adapters that the pair has are calibrated again for skip-encode, and stay as "
-        "they are."
+        "Repeatable, run in this order. calibration: adapters that the pair has are calibrated again for skip-encode, and stay "
+        "as they are."
     ),
 ]
 FreeRunning = Annotated[

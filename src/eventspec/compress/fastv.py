@@ -79,7 +79,7 @@ class FastVContext(Context):
         prompt = target.encoder.prompt(question, self.visual)
         rows = prompt.visual[1] - prompt.visual[0]
         if target.size > rows:
-            raise BadInput(f"fastv:{target.size} is more than there is: the prompt has {rows} visual rows, choose fewer")
+            raise BadInput(f"fastv:{target.size} is more than the {rows} visual rows of the prompt: choose a smaller number")
         trace.sizes.update(prompt=len(prompt.rows), visual=rows)
         check_context(len(prompt.rows), sampling.max_new_tokens, target.language.config.max_position_embeddings)
         began = trace.now()

@@ -54,7 +54,7 @@ class CompressedEncoder:
         rows = prompt.rows[begin:end]
         if self.size > len(rows):
             raise BadInput(
-                f"{self.kind}:{self.size} is more than there is: the prompt has {len(rows)} visual rows, choose fewer"
+                f"{self.kind}:{self.size} is more than the {len(rows)} visual rows of the prompt: choose a smaller number"
             )
         if self.kind == "attention":
             kept = rows[most_attended(self.language, prompt, -(-len(rows) // self.size))]

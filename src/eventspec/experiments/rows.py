@@ -159,6 +159,7 @@ def _check_settings(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
         raise BadInput(f"{path} does not say how its rows were measured: {_OTHER}")
     for name in [*ours, *theirs]:
         if (was := theirs.get(name)) != (wanted := ours.get(name)):
+            was, wanted = ({True: "on", None: "off" if True in (was, wanted) else None}.get(one, one) for one in (was, wanted))
             raise BadInput(f"{path} was measured with {name} {was}, not {wanted}: give the same, or {_OTHER}")
 
 

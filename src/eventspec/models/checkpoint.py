@@ -72,6 +72,10 @@ def _of_bin(path: Path) -> Iterator[Stored]:
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:  # a damaged pickle or zip raises nearly anything
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "weights_only" in str(error):  # torch's own advice is to run it
+            raise BadCheckpoint(
+                f"{path} holds more than tensors, and is not opened: fetch the weights as safetensors"
+            ) from None
         raise BadCheckpoint(f"{path} cannot be read as torch weights ({why}): fetch it again, best as safetensors") from None
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise BadCheckpoint(f"{path} is no table of tensors: give the file that save_pretrained wrote")

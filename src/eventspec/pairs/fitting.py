@@ -17,7 +17,6 @@ from eventspec.models.shards import EVENTGPT, OURS, VIDEO_LLAVA, check_files, ch
 from eventspec.pairs.names import (
     ACCEPTANCE,
     ALIGNED,
-    BRANCHES,
     CASCADE,
     EVENT_EAGLE,
     EVENT_METHOD,
@@ -110,27 +109,24 @@ def _one(kind: str) -> str:
 
 def _head(text: str, file: PairFile) -> Path:
     spec = HeadSpec.parse(text, file.tables["heads"])
-    tree = spec.tree
-    check_known("tree policy" if spec.branch else "tree policy or branch", [tree], [*TREES, SMALL_VLM_TREES[1], *BRANCHES])
     folder, data = _part("head", spec.which, file.places("heads"))
     own, layer = (part if isinstance(part := data.get(key), dict) else {} for key in ("eventspec", "transformer_layer_config"))
-    small = own.get("kind") == SMALL_VLM
-    if tree not in (known := SMALL_VLM_TREES if small else TREES):
-        raise BadInput(f"tree policy '{tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}")
-    if spec.branch is not None:
-        _check_branch(folder.name, spec.branch, own.get("compressor"))
+    small, branches = own.get("kind") == SMALL_VLM, _branches(own.get("compressor"))
+    if spec.tree not in (known := SMALL_VLM_TREES if small else TREES):
+        also = f", or of its branches {', '.join(branches)}" if branches and spec.branch is None else ""
+        raise BadInput(f"tree policy '{spec.tree}' is unknown for head {folder.name}: choose one of {', '.join(known)}{also}")
+    if spec.branch is not None and spec.branch not in branches:
+        has = f"it has {', '.join(branches)}" if branches else "it has no compressor that chooses"
+        raise BadInput(f"head {folder.name} has no branch {spec.branch}: {has}")
     sizes = {name: data.get(name, layer.get(name)) for name in ("vocab_size", "hidden_size")[: 1 if small else 2]}
     _check_sizes(folder, "head", file, sizes)
     return folder
 
 
-def _check_branch(head: str, branch: str, compressor: Any) -> None:
-    """BadInput for a branch that the gate of a head's compressor, as config.json has it, does not choose from."""
+def _branches(compressor: Any) -> list[str]:
+    """What the gate of a head's compressor, as config.json has it, chooses from; nothing where it does not choose."""
     options = compressor.get("options") if isinstance(compressor, dict) and compressor.get("mode") == "select" else None
-    kinds = [row.get("kind") for row in options if isinstance(row, dict)] if isinstance(options, list) else []
-    if branch not in kinds:
-        known = f"it has {', '.join(map(str, kinds))}" if kinds else "it has no compressor that chooses"
-        raise BadInput(f"head {head} has no branch {branch}: {known}")
+    return [str(row.get("kind")) for row in options if isinstance(row, dict)] if isinstance(options, list) else []
 
 
 def _drafter(text: str, file: PairFile) -> Path:

@@ -46,10 +46,14 @@ def save_learned(heads: Sequence[LearningDrafter], folder: Path, target: Languag
     check_empty(folder)
     if not heads:
         raise BadInput("no head of this pair learns: make it one `with_learning`")
+    for head in heads:
+        head.wait()
     best = max(heads, key=lambda head: head.updates)
+    if not best.updates:
+        return f"{folder} was not written: no answer has taught a head anything"
     best.save(folder, target)
-    unlike = "" if best.gain > 0 else ", and drafts as it did at first: what it learned foretells no answer better"
-    return f"{folder} holds head {best.name}, which learned from {several(best.updates, 'answer')}{unlike}"
+    unlike = "" if best.gain > 0 else ", and drafts as it did at first: its update predicted new answers no better"
+    return f"{folder} holds head {best.called}, which learned from {several(best.updates, 'answer')}{unlike}"
 
 
 def _with_heads(

@@ -97,6 +97,8 @@ def head(parts: Parts, name: str, spec: HeadSpec, note: bool = True) -> Method:
     if spec.branch is not None:
         trained.head.force(spec.branch)
     drafter = trained.head.drafter(name, Drafting(ends, parts.text_ids, parts.tokens.eos_id, spec.tree, trained.rates))
+    if isinstance(drafter, FeatureDrafter):
+        drafter.called = folder.name
     return drafted_by_head(parts, drafter, f"drafter: head {spec}" if note else None)
 
 

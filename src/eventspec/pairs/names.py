@@ -150,12 +150,16 @@ class HeadSpec:
     @classmethod
     def parse(cls, text: str, known: Container[str] = ()) -> HeadSpec:
         """NAME[:TREE][:BRANCH], in any order; a `known` name may hold colons of its own. What is neither a tree nor a branch is
-        taken to be a tree; nothing says here whether the head has it."""
-        which, last = name_and_choice(text, USUAL_TREE, known)
-        if last in BRANCHES:
-            return cls(*name_and_choice(which, USUAL_TREE, known), last)
-        name, branch = name_and_choice(which, "", known)
-        return cls(name, last, branch) if branch in BRANCHES else cls(which, last)
+        taken to be a tree; nothing says here whether the head has it. BadInput for two of a kind, and for an empty part."""
+        which, words, of_heads = text, list[str](), (*TREES, *SMALL_VLM_TREES, *BRANCHES, "")
+        while (part := name_and_choice(which, "", known)) != (which, "") and (not words or part[1] in of_heads):
+            which, words = part[0], [part[1], *words]
+        branches = [word for word in words if word in BRANCHES]
+        trees = [word for word in words if word not in BRANCHES]
+        if "" in words or len(branches) > 1 or len(trees) > 1:
+            wrong = "has an empty part" if "" in words else f"names two {'branches' if len(branches) > 1 else 'trees'}"
+            raise BadInput(f"--head {text} {wrong}: give NAME, NAME:TREE, NAME:BRANCH or NAME:TREE:BRANCH")
+        return cls(which, *(trees or [USUAL_TREE]), *branches)
 
     def __str__(self) -> str:
         return f"{self.which}, {self.tree}" + (f", {self.branch}" if self.branch else "")

@@ -265,7 +265,8 @@ class Pair:
 
     def save_learned(self, folder: Path) -> str:
         """Write the head that learned from most answers, as a folder that `with_head` takes; which one it is, in a sentence.
-        BadInput where none learns, and for a folder that is not empty."""
+        Nothing is written where none has learned from any. BadInput where none learns, for a folder that is not empty, and for
+        one that cannot be written."""
         return save_learned(learning_heads(self.methods.values()), folder, self.parts.ends)
 
     def with_target(self, target: Target) -> Pair:

@@ -63,6 +63,7 @@ class FeatureDrafter(Drafter):
     def __init__(self, name: str, head: FeatureHead, target: LanguageEnds, eos_id: int, tree: TreeConfig) -> None:
         weight = target.embed.weight
         self.name, self.head, self.sizes, self.eos_id = name, head, head.config.language, eos_id
+        self.called = name  # the head's own name, where it drafts under that of a method
         self.taps, self.embed, self.kernel, self.tree = head.taps, target.embed, head.kernel(target), tree.on(weight.device)
         self.rates: Rates = ()
         self._read: WeakKeyDictionary[Media, tuple[HeadInputs, LentCache]] = WeakKeyDictionary()

@@ -9,7 +9,7 @@ answer stays the target's. The last round of an answer teaches nothing, because 
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,10 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eventspec.core import DraftSession, Request, Scores, TargetPrompt, Trace, Verdict
+from eventspec.core import BadInput, DraftSession, Request, Scores, TargetPrompt, Trace, Verdict
 from eventspec.drafters.heads.checkpoint import TrainedHead, exact_dtype, save_head
 from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
 from eventspec.drafters.heads.unrolled import attend_ahead, shifted, without_recent
+from eventspec.errors import several
 from eventspec.machine import arrived
 from eventspec.nn.decode import rms_norm
 from eventspec.nn.llama import LanguageEnds, Layer
@@ -99,11 +100,12 @@ class LearningDrafter(FeatureDrafter):
     def open(self, request: Request, target: TargetPrompt | None, trace: Trace) -> DraftSession:
         assert target is not None
         trace.learned = self.updates
-        trace.note(f"head {self.name} learns from verdicts: {self.updates} updates when this answer began")
+        before = several(self.updates, "answer")
+        trace.note(f"head {self.called} learns from verdicts, and had learned from {before} when this one began")
         if self.job is not None and self.job.done() and (error := self.job.exception()) is not None:
             self.trouble = f"{type(error).__name__}: {error}"
         if self.trouble is not None:
-            trace.note(f"head {self.name} learned nothing from the answer before: {self.trouble}")
+            trace.note(f"head {self.called} learned nothing from the answer before: {self.trouble}")
             self.trouble = None
         session = LearningDraft(self, request, target, trace)
         self._open.add(session)
@@ -195,19 +197,27 @@ class LearningDrafter(FeatureDrafter):
             hidden = hidden if whole is None else head.view.fuse_global(hidden, whole)
         return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
-    def save(self, folder: Path, target: LanguageEnds) -> None:
-        """Write the head as it drafts when a job that runs has ended: a folder as `train heads` writes it, which is new or
-        empty, whole or not at all."""
+    def wait(self) -> None:
+        """Until a job that runs has ended, or hangs."""
         if self.job is not None:
-            with suppress(TimeoutError):  # of a lane that hangs
+            with suppress(TimeoutError):
                 self.job.exception(LONGEST_WAIT)
+
+    def save(self, folder: Path, target: LanguageEnds) -> None:
+        """Write the head as it drafts now: a folder as `train heads` writes it, which is new or empty, whole or not at all.
+        BadInput where it cannot be written."""
         head: Any = deepcopy(self.head)
         with torch.no_grad():
             head.layer.down.weight.copy_(self.kernel.weights.layers[0].down)
-        made, part = TrainedHead(head, self.rates), folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        save_head(made, part, target, exact_dtype(made))
-        part.rename(folder)
+        made = TrainedHead(head, self.rates)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
+            part = Path(place, folder.name)
+            try:
+                save_head(made, part, target, exact_dtype(made))
+            except BadInput as error:  # in the words of who named the folder
+                raise BadInput(str(error).replace(str(part), str(folder))) from None
+            part.rename(folder)
 
 
 def all_finite(*tensors: Tensor) -> bool:

@@ -80,6 +80,10 @@ def check(names: list[str], folders: tuple[Path, ...]) -> None:
             raise BadInput(f"{name} reads no folders: leave --folder out")
     if missing := [folder for folder in folders if not folder.is_dir()]:
         raise BadInput(f"{missing[0]} is no folder: --folder names one of a training")
+    for name in names:
+        wanted = EXPERIMENTS[name].folders
+        if "train adapter" in wanted and (other := [folder for folder in folders if not (folder / "run.json").is_file()]):
+            raise BadInput(f"{other[0]} is no folder of `train adapter`, which {name} reads: it has no run.json")
 
 
 def run(name: str, setup: Setup, out: Path | None, fresh: bool = False) -> Found:

@@ -39,8 +39,8 @@ def training(setup: Setup) -> Iterator[Finding]:
 
 
 def losses(setup: Setup) -> Iterator[Finding]:
-    """The same adapter, taught by each loss of phase alignment alone and by all, and then by the same cross-entropy; or in other
-    phases. What earlier runs gave of other trainings stays."""
+    """The same adapter, taught by each loss of phase alignment alone and by all, and then by the same cross-entropy; or in
+    other phases. What earlier runs gave of other trainings stays."""
     found = dict(setup.known_at(["losses"]))
     for run in setup.folders:
         about = read_json(run / "run.json")
