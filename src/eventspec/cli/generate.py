@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -19,6 +19,9 @@ from eventspec.cli.recorded import WHOLE, Reading, Recorded, offset_of
 from eventspec.cli.show import in_short, show_live
 from eventspec.errors import BadInput
 from eventspec.files import check_folder, check_outputs
+
+if TYPE_CHECKING:
+    from eventspec.ask import Result
 
 NO_QUESTION = "no question came: give them on standard input, one a line"
 
@@ -126,19 +129,23 @@ def chat(
                 continue
             answered += 1
             if as_json:
-                options.print_found(
-                    {"question": question, "recording": opened.name, **offset_of(opened), **result.as_json()}, True
-                )
-                continue
-            if not interactive:
-                typer.echo(result.text)
-            typer.echo(in_short(result), err=True)
-            options.print_notes(note for note in result.trace.notes if note not in noted)
-            noted.update(result.trace.notes)
+                about_it = {"question": question, "recording": opened.name, **offset_of(opened)}
+                options.print_found({**about_it, **result.as_json()}, True)
+            else:
+                _say(result, interactive, noted)
     if refused and not interactive:
         raise typer.Exit(2)
     if not (answered or interactive):
         raise BadInput(NO_QUESTION)
+
+
+def _say(result: Result, interactive: bool, noted: set[str]) -> None:
+    """An answer of a chat, which a terminal has shown as it came, and notes that were not said before."""
+    if not interactive:
+        typer.echo(result.text)
+    typer.echo(in_short(result), err=True)
+    options.print_notes(note for note in result.trace.notes if note not in noted)
+    noted.update(result.trace.notes)
 
 
 def _is_empty(stream: TextIO | None) -> bool:
