@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,21 @@ def test_the_lock_holds_between_processes(tmp_path: Path) -> None:
     own.add(row(2))
     own.rewrite([row(1), row(2)])
     assert len(RowFile(path, resume=True).rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        ({"sampling": {"top_p": 0.9}}, {}, "sampling {'top_p': 0.9}, not None"),
+        ({}, {"sampling": {"top_p": 0.9}}, "sampling None, not {'top_p': 0.9}"),
+        ({"seed": 1}, {"seed": 2}, "seed 1, not 2"),
+        ({"learn": True}, {}, "learn on, not off"),
+        ({"learn": False}, {"learn": True}, "learn off, not on"),
+    ],
+)
+def test_settings_that_differ_are_named_as_they_are_typed(
+    theirs: dict[str, Any], ours: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = kept(tmp_path / "rows.jsonl", row(settings={**SETTINGS, **theirs}))
+    with pytest.raises(BadInput, match=re.escape(f"was measured with {said}: give the same")):
+        RowFile(path, resume=True).check(ARMS, ASKED, {**SETTINGS, **ours})

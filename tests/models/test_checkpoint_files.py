@@ -120,11 +120,14 @@ def test_a_corrupt_shard_is_named(copy: Path) -> None:
     refused(copy, paths[1].name, "cannot be read as safetensors")
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04broken", b"\x80\x02}q\x00.", b"not torch at all"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x03\x04broken", b"not torch at all", b"<html>404</html>", b"version https://git-lfs.github.com/spec/v1\n"],
+)
 def test_a_corrupt_bin_file_is_named(copy: Path, content: bytes) -> None:
     (copy / "model.safetensors").unlink()
     (copy / "pytorch_model.bin").write_bytes(content)
-    refused(copy, "pytorch_model.bin")
+    refused(copy, "pytorch_model.bin", "cannot be read as torch weights")
 
 
 def test_a_bin_file_is_never_executed(copy: Path, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_every_command_asks_the_folder(
     settings = json.loads(rows.read_text().splitlines()[0])["settings"]
     assert settings["max_new_tokens"] == 4 and settings["sampling"] == {"repetition_penalty": 1.5, "min_new_tokens": 4}
     assert run([*compare, "--resume", "--ignore-generation-config"]) == 2  # other settings
-    assert "measured with --ignore-generation-config None, not True" in capsys.readouterr().err
+    assert "measured with --ignore-generation-config off, not on" in capsys.readouterr().err
     rows.unlink()
     assert lengths("--max-new-tokens", "3") == [3, 3, 3]
     rows.unlink()

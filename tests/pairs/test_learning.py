@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,8 +181,10 @@ def test_compare_says_that_a_head_learned_and_generate_keeps_it(
 def test_what_a_mix_learned_is_waited_for_and_kept(pair: Pair, tmp_path: Path) -> None:
     """Heads of several methods learn; the mix drafts with one of them, whose job runs when the answer is there."""
     made, recording = pair.with_learning(["hybrid"]), scene(978, 0)[0]
-    while not generate(made, recording, QUESTIONS[0], "hybrid").as_json()["learned"]:
-        pass
+    for question in QUESTIONS:
+        if generate(made, recording, question, "hybrid").as_json()["learned"]:
+            break
+        made.workers.drain()
     updates = [head.updates for head in learning_heads(made.methods.values())]
     assert len(updates) > 1 and sorted(updates)[-2] == 0, "one of several learned"
     own = learner(made, "hybrid")
@@ -201,12 +205,29 @@ def test_a_save_that_fails_leaves_nothing(taught: Pair, tmp_path: Path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_what_was_learned_is_kept_where_a_chat_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Answering:
+def test_what_was_learned_is_kept_where_a_chat_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(interactive: bool) -> Iterator[str]:
+        yield "Describe the scene."
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eventspec.cli.generate._questions", asked)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Describe the scene.\n"))
+    kept = tmp_path / "kept"
+    words = ["--method", "eagle", "--head", "eagle1", "--learn", "--learned", str(kept)]
+    assert run(["chat", "example:street", *words]) == 130
+    said = capsys.readouterr().err
+    assert f"note: {kept} holds head eagle1, which learned from 1 answer, and drafts as it did at first" in said
+    assert (kept / "model.safetensors").is_file() and [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_what_cannot_be_kept_is_said_beside_what_went_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full:
         def save_learned(self, folder: Path) -> str:
-            return f"{folder} holds it"
+            raise BadInput("the disk is full")
 
     chosen = Chosen(learn=True, learned=tmp_path / "kept")
-    with pytest.raises(KeyboardInterrupt), chosen.keeping(Answering()):  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-    assert capsys.readouterr().err == f"note: {tmp_path / 'kept'} holds it\n"
+    with pytest.raises(BrokenPipeError), chosen.keeping(Full()):  # type: ignore[arg-type]
+        raise BrokenPipeError
+    assert capsys.readouterr().err == "note: what was learned is not kept: the disk is full\n"

@@ -195,7 +195,7 @@ class Decision:
         if not RULES[name].reads(argument) or (colon and not argument):
             raise BadInput(f"rule '{text}' cannot be read: give {RULES[name].usage}")
         with suppress(ValueError):  # one spelling of each number
-            argument = f"{float(argument):g}"
+            argument = repr(float(argument) + 0.0).removesuffix(".0")
         return cls(name, argument)
 
     def __str__(self) -> str:

@@ -73,18 +73,19 @@ def live(
         loaded = models.load([method], chosen)
         settings = drawn.spelled(loaded, given)
     policy: dict[str, Any] = {"window_us": window_us, "hop_us": hop_us, "share": share, "reuse_below": reuse_below}
-    with chosen.keeping(loaded), loaded.live(method, windows=windows, **policy) as stream:
-        if standing:
-            stream.standing(prompt, **settings)
-        replay = Replay(stream, opened, seconds)
-        answers = ask_repeatedly(stream, replay, prompt, every, settings, quiet=as_json)
-        found = report(stream, replay, answers, prompt)
-    found["notes"] = [*opened.notes, *replay.notes, *_hurried(every, found), *loaded.notes_on(opened), *found["notes"]]
-    found = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3, **found}
-    if as_json:
-        options.print_found(found, True)
-    else:
-        show(found)
+    with chosen.keeping(loaded):
+        with loaded.live(method, windows=windows, **policy) as stream:
+            if standing:
+                stream.standing(prompt, **settings)
+            replay = Replay(stream, opened, seconds)
+            answers = ask_repeatedly(stream, replay, prompt, every, settings, quiet=as_json)
+            found = report(stream, replay, answers, prompt)
+        found["notes"] = [*opened.notes, *replay.notes, *_hurried(every, found), *loaded.notes_on(opened), *found["notes"]]
+        about = {"recording": opened.name, "method": method, "windows": windows, "replay_late_ms": replay.late_us / 1e3}
+        if as_json:
+            options.print_found({**about, **found}, True)
+        else:
+            show({**about, **found})
 
 
 def ask_repeatedly(

@@ -154,11 +154,14 @@ class Chosen:
 
     @contextmanager
     def keeping(self, pair: Pair) -> Iterator[None]:
-        """As `keep` behind what runs in here, which may be interrupted."""
+        """As `keep` behind what runs in here, also where that is interrupted or fails; then a note says what is not kept."""
         try:
             yield
-        except KeyboardInterrupt:
-            self.keep(pair)
+        except BaseException:
+            try:
+                self.keep(pair)
+            except BadInput as error:
+                typer.echo(f"note: what was learned is not kept: {error}", err=True)
             raise
         self.keep(pair)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from eventspec.align.deciding import Decision
 from eventspec.core import BadInput, Budget, Drafter, Proposal, Request, Sampling, Scores, Trace, Verdict
 from eventspec.costs.fit import session_of
 from eventspec.engine.distribution import allowed
@@ -67,7 +68,7 @@ def others_of(pair: Pair, choices: Mapping[str, Sequence[str]], events: str = EV
     made += [("eagle", name, warm_up(other, ("eagle",)) if fit else other) for name, other in headed]
     made += [(LOSSY, name, pair.with_compression(name)) for name in compressions]
     made += [(drafting_by(pair.parts, name), name, pair.with_adapter(name)) for name in adapters]
-    made += [(SKIP, rule, pair.with_decision(rule)) for rule in choices.get("decide", ())]
+    made += [(SKIP, str(Decision.parse(rule)), pair.with_decision(rule)) for rule in choices.get("decide", ())]
     if learning_heads(pair.methods.values()):
         made = [(method, name, other.with_learning([method])) for method, name, other in made]
     return [Arm(f"{method}, {name}", method, other, events) for method, name, other in made]

@@ -159,8 +159,15 @@ def _check_settings(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
         raise BadInput(f"{path} does not say how its rows were measured: {_OTHER}")
     for name in [*ours, *theirs]:
         if (was := theirs.get(name)) != (wanted := ours.get(name)):
-            was, wanted = ({True: "on", None: "off" if True in (was, wanted) else None}.get(one, one) for one in (was, wanted))
-            raise BadInput(f"{path} was measured with {name} {was}, not {wanted}: give the same, or {_OTHER}")
+            told = f"{name} {_spelled(was, wanted)}, not {_spelled(wanted, was)}"
+            raise BadInput(f"{path} was measured with {told}: give the same, or {_OTHER}")
+
+
+def _spelled(value: Any, other: Any) -> str:
+    """A setting as people say it: on or off where one of both is."""
+    if value is True:
+        return "on"
+    return "off" if other is True and (value is None or value is False) else str(value)
 
 
 def _locked(file: io.FileIO) -> bool:

@@ -71,8 +71,8 @@ def _of_bin(path: Path) -> Iterator[Stored]:
             warnings.simplefilter("ignore")  # what torch finds odd is refused below, or is read
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:  # a damaged pickle or zip raises nearly anything
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if "weights_only" in str(error):  # torch's own advice is to run it
+        why = str(error).splitlines()[0].partition(". ")[0] if str(error) else type(error).__name__
+        if "Unsupported global" in str(error):  # torch's own advice is to run it
             raise BadCheckpoint(
                 f"{path} holds more than tensors, and is not opened: fetch the weights as safetensors"
             ) from None

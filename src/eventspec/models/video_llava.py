@@ -243,7 +243,7 @@ def check_frames(frames: int, config: VideoLlavaConfig, allow_extrapolation: boo
     if rows >= context and not allow_extrapolation:
         raise BadInput(
             f"{frames} frames are {rows} rows, the model was trained for a context of {context}: choose at most "
-            f"{most_frames(config)} frames, or measure time alone with --allow-extrapolation"
+            f"{most_frames(config)} frames, or measure time alone: --target FOLDER --allow-extrapolation"
         )
 
 

@@ -51,9 +51,11 @@ def save_learned(heads: Sequence[LearningDrafter], folder: Path, target: Languag
     best = max(heads, key=lambda head: head.updates)
     if not best.updates:
         return f"{folder} was not written: no answer has taught a head anything"
+    updates, gain = best.updates, best.gain
     best.save(folder, target)
-    unlike = "" if best.gain > 0 else ", and drafts as it did at first: its update predicted new answers no better"
-    return f"{folder} holds head {best.called}, which learned from {several(best.updates, 'answer')}{unlike}"
+    unlike = "" if gain > 0 else ", and drafts as it did at first: its update predicted new answers no better"
+    unlike = unlike if updates > 1 else ", and drafts as it did at first: its update has not been tried on a new answer yet"
+    return f"{folder} holds head {best.called}, which learned from {several(updates, 'answer')}{unlike}"
 
 
 def _with_heads(

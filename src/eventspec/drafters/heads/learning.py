@@ -29,6 +29,7 @@ from eventspec.drafters.heads.checkpoint import TrainedHead, exact_dtype, save_h
 from eventspec.drafters.heads.feature import FeatureDraft, FeatureDrafter
 from eventspec.drafters.heads.unrolled import attend_ahead, shifted, without_recent
 from eventspec.errors import several
+from eventspec.files import writing
 from eventspec.machine import arrived
 from eventspec.nn.decode import rms_norm
 from eventspec.nn.llama import LanguageEnds, Layer
@@ -210,14 +211,15 @@ class LearningDrafter(FeatureDrafter):
         with torch.no_grad():
             head.layer.down.weight.copy_(self.kernel.weights.layers[0].down)
         made = TrainedHead(head, self.rates)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
-            part = Path(place, folder.name)
-            try:
-                save_head(made, part, target, exact_dtype(made))
-            except BadInput as error:  # in the words of who named the folder
-                raise BadInput(str(error).replace(str(part), str(folder))) from None
-            part.rename(folder)
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
+                part = Path(place, folder.name)
+                try:
+                    save_head(made, part, target, exact_dtype(made))
+                except BadInput as error:  # in the words of who named the folder
+                    raise BadInput(str(error).replace(str(part), str(folder))) from None
+                part.rename(folder)
 
 
 def all_finite(*tensors: Tensor) -> bool:

@@ -39,9 +39,10 @@ def training(setup: Setup) -> Iterator[Finding]:
 
 
 def losses(setup: Setup) -> Iterator[Finding]:
-    """The same adapter, taught by each loss of phase alignment alone and by all, and then by the same cross-entropy; or in
-    other phases. What earlier runs gave of other trainings stays."""
-    found = dict(setup.known_at(["losses"]))
+    """The same adapter, taught by each loss of phase alignment alone and by several, and then by the same cross-entropy; or in
+    other phases. The folders are one run; what is known of earlier ones stays apart: machines differ in what they learn in a
+    time."""
+    found = Found()
     for run in setup.folders:
         about = read_json(run / "run.json")
         name, phases = " ".join(about.get("losses", ["all"])), about["phases"]
@@ -49,7 +50,7 @@ def losses(setup: Setup) -> Iterator[Finding]:
         name += "" if about["output"] == "rows" else f", to {about['output']}"
         lines, parts = _lines(run / "calibration.jsonl"), ("adapters", "gaps")
         found[name] = [{"phase": line["phase"], **{part: next(iter(line[part].values())) for part in parts}} for line in lines]
-    yield ("losses",), found
+    yield ("losses",), {"runs": [*setup.known_at(["losses"]).get("runs", []), found]}
 
 
 def nulls(setup: Setup) -> Iterator[Finding]:

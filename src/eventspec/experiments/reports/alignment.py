@@ -166,11 +166,14 @@ def ages(results: Results) -> str:
 
 
 def losses(results: Results) -> str:
-    rows = []
-    for name, known in results["alignment"]["losses"].items():
-        first = next(line for line in known if line["phase"] == "alignment")
-        rows.append({"name": name, **first["gaps"], "first": first["adapters"], "last": known[-1]["adapters"]})
-    return table_of(rows, LOSSES)
+    found = []
+    for number, run in enumerate(results["alignment"]["losses"]["runs"], 1):
+        rows = []
+        for name, known in run.items():
+            first = next(line for line in known if line["phase"] == "alignment")
+            rows.append({"name": name, **first["gaps"], "first": first["adapters"], "last": known[-1]["adapters"]})
+        found += [f"Run {number}:", table_of(rows, LOSSES)]
+    return "\n\n".join(found)
 
 
 def low_rank(results: Results) -> str:

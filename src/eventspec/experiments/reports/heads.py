@@ -51,6 +51,7 @@ BRANCHES = {
     "decode only": "{decode_speedup+decode_speedup_ci95:.2f}",
     "whole answer": "{speedup+speedup_ci95:.2f}",
     "reads the prompt, ms": "{drafter_prefill_ms:.1f}",
+    "an answer, as fast as by the gate": "{by_gate}",
     "chosen by the gate": "{chosen}",
     "identical": "{identical} of {n}",
 }
@@ -154,7 +155,9 @@ def branches(results: Results) -> str:
         head, _, branch = row["name"].partition(":")
         shares = part["shares"].get(head, {}).get("all", {})
         chosen = f"{shares.get(branch, 0.0):.0%}" if branch else "the gate" if shares else "-"
-        rows.append({**row, "n": part["n"], "chosen": chosen})
+        against = row.get("against", {}).get(head) if branch else None
+        by_gate = "-" if against is None else "{:.3f} ({:.3f} to {:.3f})".format(*against)
+        rows.append({**row, "n": part["n"], "chosen": chosen, "by_gate": by_gate})
     found = [f"{filled(RUN, part)}.", table_of(rows, BRANCHES)]
     for head, kinds in part["shares"].items():
         names = sorted({name for shares in kinds.values() for name in shares if name != "n"})
@@ -227,7 +230,7 @@ def learning(results: Results) -> str:
 
 def taught(part: Found) -> list[Found]:
     """A head, by the clips that it learned from."""
-    return [row for row in named(part["methods"]) if row["name"] != BASE]
+    return [{**row, **part["taught"][row["name"]]} for row in named(part["methods"]) if row["name"] != BASE]
 
 
 def amounts(results: Results) -> str:
