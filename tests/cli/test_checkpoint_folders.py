@@ -260,7 +260,7 @@ def test_generate_takes_a_head_with_its_way(capsys: pytest.CaptureFixture[str]) 
     for spec, note in (("eagle:chain", "eagle, chain"), (DATA / "pairs/nano/heads/eagle1", "eagle1, dynamic")):
         assert run([*map(str, (*ASK, "--method", "eagle", "--head", spec))]) == 0
         assert f"{note}\n" in capsys.readouterr().err
-    assert "tree policy or branch 'oak'" in refused(capsys, *ASK, "--method", "eagle", "--head", "eagle:oak")
+    assert "tree policy 'oak' is unknown for head eagle" in refused(capsys, *ASK, "--method", "eagle", "--head", "eagle:oak")
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(

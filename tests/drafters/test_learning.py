@@ -89,7 +89,7 @@ def test_a_head_that_learns_never_changes_an_answer(kind: str, monkeypatch: pyte
         drawn: dict[str, Any] = {} if number % 2 else {"temperature": 1.0, "seed": number}
         found, trace = ask(model, by, **drawn)
         assert found == plain_answer(target, 0, Sampling(max_new_tokens=30, **drawn))
-        assert trace.learned == number and f"{number} updates" in trace.notes[0]
+        assert trace.learned == number and f"had learned from {number} answer" in trace.notes[0]
     assert by.updates == 4
 
 

@@ -111,12 +111,16 @@ def test_trainings_of_one_kind_are_told_as_one(tmp_path: Path) -> None:
     found = run("training", setup, None)["training"]["runs"]
     assert len(found) == 1 and found[0]["parameters"] == {"linear": 9, "blocks": 9}
     assert [list(line["adapters"]) for line in found[0]["phases"]] == [["linear", "blocks"]] * 2
-    lost = run("losses", setup, None)["losses"]
+    lost = run("losses", setup, None)["losses"]["runs"][0]
     assert lost["cosine"][-1] == {
         "phase": "alignment",
         "adapters": {**lost["cosine"][0]["adapters"]},
         "gaps": {"cosine": 0.5, "l2": 0.5},
     }
+    out = tmp_path / "results.json"
+    out.write_text('{"losses": {"runs": [{"earlier": []}]}}')
+    run("losses", setup, out)
+    assert json.loads(out.read_text())["losses"]["runs"] == [{"earlier": []}, lost], "runs stay apart"
 
 
 def test_a_folder_that_is_no_training_is_one_line(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from eventspec.align.acceptance import Calibrated, Groups, Predictor
 from eventspec.align.adapters import Adapter, AdapterConfig
-from eventspec.align.deciding import FITTED
+from eventspec.align.deciding import FITTED, Decision
 from eventspec.align.substitute import Known, Substitute, SubstitutedTarget
 from eventspec.ask import generate
 from eventspec.core import BadInput
@@ -66,7 +66,7 @@ def test_an_oracle_encodes_the_frames_and_needs_no_calibration(
     pair = bare.with_decision(rule, str(folder))
     found = generate(pair, recording, QUESTION, "skip-encode", max_new_tokens=12)
     told = found.as_json()
-    assert (told["lossless"], told["skipped"], told["decide"]) == (False, stands, rule)
+    assert (told["lossless"], told["skipped"], told["decide"]) == (False, stands, str(Decision.parse(rule)))
     assert [span.stage for span in found.trace.spans if span.lane == "target"].count("vision") == 1, "once, whoever needs it"
     wanted = generate(pair, recording, QUESTION, "autoregressive", max_new_tokens=12)
     assert (found.token_ids == wanted.token_ids) != stands, "an adapter of random weights says something else"

@@ -159,8 +159,8 @@ def _check_settings(path: Path, theirs: Any, ours: Mapping[str, Any]) -> None:
         raise BadInput(f"{path} does not say how its rows were measured: {_OTHER}")
     for name in [*ours, *theirs]:
         if (was := theirs.get(name)) != (wanted := ours.get(name)):
-            told = f"{name} {_spelled(was, wanted)}, not {_spelled(wanted, was)}"
-            raise BadInput(f"{path} was measured with {told}: give the same, or {_OTHER}")
+            said = f"{name} {_spelled(was, wanted)}, not {_spelled(wanted, was)}"
+            raise BadInput(f"{path} was measured with {said}: give the same, or {_OTHER}")
 
 
 def _spelled(value: Any, other: Any) -> str:
