@@ -152,7 +152,9 @@ class HeadSpec:
         """NAME[:TREE][:BRANCH], in any order; a `known` name may hold colons of its own. What is neither a tree nor a branch is
         taken to be a tree; nothing says here whether the head has it. BadInput for two of a kind, and for an empty part."""
         which, words, of_heads = text, list[str](), (*TREES, *SMALL_VLM_TREES, *BRANCHES, "")
-        while (part := name_and_choice(which, "", known)) != (which, "") and (not words or part[1] in of_heads):
+        while (part := name_and_choice(which, "", known)) != (which, ""):
+            if words and part[1] not in of_heads and part[0] not in known:
+                break  # a name with a colon
             which, words = part[0], [part[1], *words]
         branches = [word for word in words if word in BRANCHES]
         trees = [word for word in words if word not in BRANCHES]
