@@ -320,10 +320,10 @@ def data(setup: Setup) -> Iterator[Finding]:
             return [Arm(title, "eagle", pair.with_head(str(path))) for title, path in heads.items()]
 
         part, rows = asked(setup, "data", arms, (BASE,))
+        part["taught"] = {
+            title: lessons(path, clips, stage) for (title, path), clips in zip(heads.items(), amounts[::-1], strict=True)
+        }
     kept = ("identical", "tau", "tau_ci95", "decode_speedup")
     part["methods"] = {title: {key: own[key] for key in kept} for title, own in part["methods"].items()}
-    part["taught"] = {
-        title: lessons(path, clips, stage) for (title, path), clips in zip(heads.items(), amounts[::-1], strict=True)
-    }
     part["against_the_one_before"] = [{"from": a, "to": b, **fewer_rounds(rows[a], rows[b])} for a, b in pairwise(heads)]
     yield ("data",), part
